@@ -119,6 +119,7 @@ async fn files_get_the_directory_s_permissions_whatever_the_umask() {
     }
 }
 
+/// Fault 15: file
 #[tokio::test]
 async fn a_queue_of_another_version_is_left_alone() {
     let dir = directory();
@@ -230,6 +231,7 @@ async fn an_invalid_state_file_is_left_alone() {
     }
 }
 
+/// Fault 43: file
 #[tokio::test]
 async fn foreign_files_in_the_way_are_typed_errors() {
     let dir = directory();
@@ -255,6 +257,7 @@ async fn foreign_files_in_the_way_are_typed_errors() {
     other.lock("one").acquire().await.unwrap().release().await.unwrap();
 }
 
+/// Fault 42: file
 #[tokio::test]
 async fn odd_and_long_names_are_separate_locks() {
     let dir = directory();
@@ -274,6 +277,7 @@ async fn odd_and_long_names_are_separate_locks() {
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
 
+/// Fault 25: file
 #[tokio::test]
 async fn a_removed_lock_directory_is_recreated_and_the_old_grant_is_lost() {
     let dir = directory();
@@ -380,6 +384,7 @@ async fn inspecting_a_lock_does_not_create_it() {
     assert!(!dir.path().join("lock%3Ax").exists());
 }
 
+/// Fault 41: file
 #[test]
 fn without_permissions_the_error_says_what_to_do() {
     if !is_root() {

@@ -15,6 +15,7 @@ use fencelock_testkit::netns::{
 
 fn main() {
     main_of(&[
+        // Fault 38: file
         Test {
             name: "a_full_disk_is_an_error_and_what_is_held_stays",
             needs: MOUNTS,

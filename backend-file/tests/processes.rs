@@ -58,6 +58,7 @@ fn count(dir: &Path, times: u32) {
     });
 }
 
+/// Fault 1: file
 #[test]
 fn no_update_is_lost_while_processes_are_killed() {
     const TIMES: u32 = 150;
@@ -205,6 +206,7 @@ fn assert_woken(mut took: Vec<Duration>) {
     assert!(took[took.len() / 2] < Duration::from_millis(150), "{took:?}");
 }
 
+/// Fault 1: file
 #[tokio::test]
 async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
     let dir = directory();
@@ -237,6 +239,7 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
 
+/// Faults 3, 6: file
 #[tokio::test]
 async fn a_stopped_holder_keeps_its_lock() {
     let dir = directory();
@@ -259,6 +262,7 @@ async fn a_stopped_holder_keeps_its_lock() {
     waiter.expect("released");
 }
 
+/// Fault 5: file
 #[tokio::test]
 async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     let dir = directory();

@@ -55,6 +55,7 @@ fn many(dir: &Path) {
     });
 }
 
+/// Fault 40: file
 #[test]
 fn without_a_free_descriptor_the_error_says_so_and_what_is_held_stays() {
     let dir = directory();
@@ -343,6 +344,7 @@ async fn a_custom_label_is_shown() {
     named.release().await.unwrap();
 }
 
+/// Fault 46: file
 #[tokio::test]
 async fn a_store_whose_runtime_ended_leaves_nothing_held() {
     let dir = directory();

@@ -81,6 +81,7 @@ fn killed_holder(dir: &Path) -> u64 {
     token
 }
 
+/// Fault 17: file
 #[tokio::test]
 async fn a_reboot_voids_the_queue_and_tokens_continue_above_the_reservation() {
     let dir = directory();

@@ -27,47 +27,57 @@ const BRIEFLY: &str = "unreachable_after=5s";
 
 fn main() {
     main_of(&[
+        // Fault 14: redis
         Test {
             name: "a_third_of_the_packets_lost_only_slows_down",
             needs: PACKETS,
             run: || Box::pin(packets()),
         },
+        // Fault 14: redlock
         Test {
             name: "a_third_of_the_packets_lost_only_slows_a_quorum_down",
             needs: PACKETS,
             run: || Box::pin(packets_of_a_quorum()),
         },
+        // Fault 14: sentinel
         Test {
             name: "a_third_of_the_packets_lost_only_slows_a_client_under_sentinel_down",
             needs: PACKETS,
             run: || Box::pin(packets_of_sentinels()),
         },
+        // Fault 14: cluster
         Test {
             name: "a_third_of_the_packets_lost_only_slows_a_cluster_down",
             needs: PACKETS,
             run: || Box::pin(packets_of_a_cluster()),
         },
+        // Fault 14: redis
         Test {
             name: "late_packets_of_a_lost_connection_take_no_lock",
             needs: PACKETS,
             run: || Box::pin(late_packets()),
         },
+        // Fault 38: redis
         Test { name: "a_full_disk_is_waited_for", needs: MOUNTS, run: || Box::pin(disk()) },
+        // Fault 40: redis
         Test {
             name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
             needs: NOTHING,
             run: || Box::pin(descriptors()),
         },
+        // Fault 40: redlock
         Test {
             name: "a_quorum_without_a_free_descriptor_says_so_and_what_is_held_stays",
             needs: NOTHING,
             run: || Box::pin(descriptors_of_a_quorum()),
         },
+        // Fault 40: sentinel
         Test {
             name: "under_sentinel_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
             needs: NOTHING,
             run: || Box::pin(descriptors_with_sentinels()),
         },
+        // Fault 40: cluster
         Test {
             name: "in_a_cluster_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
             needs: NOTHING,

@@ -18,16 +18,19 @@ use tokio::time::Instant;
 
 fn main() {
     main_of(&[
+        // Fault 14: zookeeper, zookeeper-3
         Test {
             name: "a_third_of_the_packets_lost_only_slows_down",
             needs: PACKETS,
             run: || Box::pin(packets()),
         },
+        // Fault 38: zookeeper
         Test {
             name: "a_server_that_ends_on_a_full_disk_is_retried",
             needs: MOUNTS,
             run: || Box::pin(disk()),
         },
+        // Fault 40: zookeeper
         Test {
             name: "without_a_free_descriptor_the_error_says_so_and_holds_stay",
             needs: NOTHING,

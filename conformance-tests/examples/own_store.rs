@@ -39,6 +39,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct OwnStore {
+    /// Of all clients together, as they are one process: each `TokioClock` has a zero of its own.
     clock: TokioClock,
     /// The rows, by the key of their lock.
     table: Mutex<HashMap<String, Vec<Row>>>,
@@ -212,19 +213,24 @@ impl Acquisition for OwnAcquisition {
         let claim = &self.claim;
         Ok(self.store.change(claim.name(), |rows, now| {
             // Repeated after a lost reply, it finds its row.
-            let known = rows.iter().position(|row| row.is_of(claim));
-            let at = known.unwrap_or_else(|| {
+            let found = rows.iter().position(|row| row.is_of(claim));
+            let at = found.unwrap_or_else(|| {
                 let (ticket, claim) = (self.store.number(), claim.clone());
                 rows.push(Row { ticket, claim, since: now, turn_since: None, held: None });
                 rows.len() - 1
             });
             rows[at].turn_since = None;
-            if rows[at].held.is_none() && turns(rows, now).contains(&at) {
-                rows[at].held = Some((self.store.number(), now + claim.ttl()));
+            // A grant that is found again gets a whole lease too, since it is reported as one.
+            let token = match rows[at].held {
+                Some((token, _)) => Some(token),
+                None => turns(rows, now).contains(&at).then(|| self.store.number()),
+            };
+            if let Some(token) = token {
+                rows[at].held = Some((token, now + claim.ttl()));
                 rows[at].since = now;
             }
-            match (rows[at].held, claim.if_busy()) {
-                (Some((token, _)), _) => AttemptOutcome::Granted {
+            match (token, claim.if_busy()) {
+                (Some(token), _) => AttemptOutcome::Granted {
                     token: FencingToken::new(token),
                     valid_until: lease_end(now, claim.ttl()),
                 },

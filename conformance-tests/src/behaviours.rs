@@ -1,5 +1,6 @@
 //! The required behaviours of every store, in groups: plain async functions, each named after the
-//! guarantee that it tests.
+//! guarantee that it tests. Folders sort the groups by what they promise; a behaviour's name begins
+//! with its group, not with the folder.
 //!
 //! A behaviour uses a store as any client does, and panics if the guarantee is violated. It must leave
 //! nothing behind: the suite checks that afterwards.
@@ -10,23 +11,44 @@ use crate::suite::context::Context;
 use crate::suite::needs::Need;
 use crate::suite::{Behaviour, Running};
 
-mod cancel;
-mod closing;
-mod errors;
-mod exclusion;
-mod inspecting;
-mod modes;
-mod names;
-mod network;
-mod options;
-mod ownership;
-mod processes;
-mod renewal;
-mod replies;
-mod tokens;
-mod validity;
-mod waiting;
+/// Which claims are granted together, to whom, and with what token.
+mod grants {
+    pub(super) mod exclusion;
+    pub(super) mod modes;
+    pub(super) mod ownership;
+    pub(super) mod tokens;
+}
+/// Who is next, and what a claim leaves that is given up.
+mod waits {
+    pub(super) mod cancel;
+    pub(super) mod waiting;
+}
+/// Until when a grant is relied on.
+mod losses {
+    pub(super) mod closing;
+    pub(super) mod renewal;
+    pub(super) mod validity;
+}
+/// Faults of the network and of processes.
+mod faults {
+    pub(super) mod network;
+    pub(super) mod processes;
+    pub(super) mod replies;
+}
+/// What the methods take and return.
+mod interface {
+    pub(super) mod errors;
+    pub(super) mod inspecting;
+    pub(super) mod names;
+    pub(super) mod options;
+}
 mod work;
+
+use faults::{network, processes, replies};
+use grants::{exclusion, modes, ownership, tokens};
+use interface::{errors, inspecting, names, options};
+use losses::{closing, renewal, validity};
+use waits::{cancel, waiting};
 
 /// The suite, by group.
 pub const BEHAVIOURS: &[&[Behaviour]] = &[
@@ -62,6 +84,7 @@ const fn behaviour(
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn names_are_unique_and_no_group_is_empty() {
@@ -76,10 +99,14 @@ mod tests {
     fn every_group_of_behaviours_is_in_the_list() {
         let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/behaviours");
         let listed: BTreeSet<&str> = BEHAVIOURS.iter().map(|group| group[0].group).collect();
-        for file in std::fs::read_dir(directory).unwrap() {
-            let name = file.unwrap().file_name().into_string().unwrap();
-            let group = name.trim_end_matches(".rs");
-            assert!(group == "work" || listed.contains(group), "{group} is not in BEHAVIOURS");
+        let entries =
+            |path: &Path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        let folders = entries(Path::new(directory)).filter(|path| path.is_dir());
+        let files: Vec<PathBuf> = folders.flat_map(|folder| entries(&folder)).collect();
+        assert!(files.len() >= BEHAVIOURS.len());
+        for file in files {
+            let group = file.file_stem().unwrap().to_str().unwrap();
+            assert!(listed.contains(group), "{group} is not in BEHAVIOURS");
         }
     }
 }

@@ -56,7 +56,7 @@ impl<F> fmt::Debug for DroppedAfter<F> {
 const MOST_POLLS: usize = 500;
 
 /// Drops what `make` makes before its first poll, anew after its first, and so on until it is
-/// complete. After each `check` is given what `make` put beside the future, and the outcome: `None`
+/// complete. After each `check` is given what `make` returned with the future, and the outcome: `None`
 /// when it was dropped. Returns the number of polls it takes.
 ///
 /// ```
@@ -85,12 +85,12 @@ pub async fn at_every_await<S, F: Future>(
     mut check: impl AsyncFnMut(S, Option<F::Output>),
 ) -> usize {
     for polls in 0..MOST_POLLS {
-        let _told = Told(polls);
-        let (beside, future) = make().await;
+        let _location = DropLocation(polls);
+        let (state, future) = make().await;
         let done = timeout(patience, DroppedAfter::polls(polls, future)).await;
         let done = done.unwrap_or_else(|_| panic!("within {patience:?} neither done nor dropped"));
         let complete = done.is_some();
-        check(beside, done).await;
+        check(state, done).await;
         if complete {
             return polls;
         }
@@ -99,9 +99,9 @@ pub async fn at_every_await<S, F: Future>(
 }
 
 /// Says in a panic where the future was dropped.
-struct Told(usize);
+struct DropLocation(usize);
 
-impl Drop for Told {
+impl Drop for DropLocation {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("it was dropped after poll {}", self.0);

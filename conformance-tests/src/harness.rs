@@ -140,48 +140,22 @@ pub trait Store: Send + Sync + 'static {
         Err(not_written(Backdoor::Expire))
     }
 
-    /// [`Backdoor::CutOff`]: neither requests nor replies of any client pass until
-    /// [`heal`](Store::heal).
+    /// Applies a fault to the connections of all clients until [`heal`](Store::heal). Its
+    /// [`backdoor`](NetworkFault::backdoor) is offered.
     ///
     /// # Errors
     /// When it cannot be done.
-    async fn cut_off(&self) -> Result<()> {
-        Err(not_written(Backdoor::CutOff))
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
+        Err(not_written(fault.backdoor()))
     }
 
-    /// Undoes [`cut_off`](Store::cut_off), [`delay_replies`](Store::delay_replies),
-    /// [`inject_fault`](Store::inject_fault), and a [`lose_next_reply`](Store::lose_next_reply)
-    /// that has not struck.
+    /// Undoes [`inject_fault`](Store::inject_fault), including a reply to be dropped that has not
+    /// come yet.
     ///
     /// # Errors
     /// When it cannot be done.
     async fn heal(&self) -> Result<()> {
         Err(not_written(Backdoor::CutOff))
-    }
-
-    /// [`Backdoor::SlowReplies`]: each reply reaches its client this much later.
-    ///
-    /// # Errors
-    /// When it cannot be done.
-    async fn delay_replies(&self, _by: Duration) -> Result<()> {
-        Err(not_written(Backdoor::SlowReplies))
-    }
-
-    /// [`Backdoor::LoseReply`]: the reply to the next request never arrives, though the store did
-    /// what was asked.
-    ///
-    /// # Errors
-    /// When it cannot be done.
-    async fn lose_next_reply(&self) -> Result<()> {
-        Err(not_written(Backdoor::LoseReply))
-    }
-
-    /// [`Backdoor::NetworkFaults`]: applies a fault to all connections until [`heal`](Store::heal).
-    ///
-    /// # Errors
-    /// When it cannot be done.
-    async fn inject_fault(&self, _fault: NetworkFault) -> Result<()> {
-        Err(not_written(Backdoor::NetworkFaults))
     }
 
     /// [`Backdoor::LoseData`]: the whole server loses its data. Only for a server that the
@@ -214,13 +188,13 @@ pub enum Backdoor {
     Inspect,
     /// Make the store forget a grant.
     Expire,
-    /// Cut all clients off, and heal.
+    /// [`NetworkFault::CutOff`].
     CutOff,
-    /// Delay replies.
+    /// [`NetworkFault::SlowReplies`].
     SlowReplies,
-    /// Lose one reply.
+    /// [`NetworkFault::ReplyDropped`].
     LoseReply,
-    /// Break connections in every way that a [`NetworkFault`] names.
+    /// All other network faults.
     NetworkFaults,
     /// Make the server lose its data.
     LoseData,

@@ -54,13 +54,13 @@ pub enum What {
     Granted {
         /// With this fencing token.
         token: u64,
-        /// To be believed in until then, by [`now`]; 0 when that had ended by the time of the event,
-        /// and nobody knows when.
+        /// The end of its validity, by [`now`]; 0 when it had ended by the time of the event, at an
+        /// unknown time.
         valid_until: u64,
     },
     /// Acquire said no: nothing is held.
     Refused,
-    /// Acquire neither said yes nor no, as when it was dropped or the store did not answer.
+    /// Acquire returned neither a guard nor a refusal, for example because it was dropped or the store did not answer.
     Unknown,
     /// The guard was asked, and may be believed in until then.
     Valid {
@@ -231,7 +231,7 @@ impl Worker {
 }
 
 /// The end of a guard's validity on the history's clock, rather too early than too late; 0 when it
-/// has ended: then the guard does not tell when.
+/// has ended: then the guard does not say when.
 fn valid_until(guard: &Guard) -> u64 {
     let asked = now();
     match guard.remaining() {
@@ -241,7 +241,7 @@ fn valid_until(guard: &Guard) -> u64 {
     }
 }
 
-/// Reads what workers wrote to a file. A last line that a kill cut off is no event.
+/// Reads what workers wrote to a file. A last line that a kill cut off is not an event.
 ///
 /// # Errors
 /// When the file cannot be read.

@@ -26,7 +26,7 @@ mod time;
 
 pub use behaviours::BEHAVIOURS;
 pub use harness::memory::MemoryHarness;
-pub use harness::network_fault::NetworkFault;
+pub use harness::network_fault::{NetworkFault, NewConnections};
 pub use harness::scratch::{Connect, ScratchStore};
 pub use harness::url::UrlHarness;
 pub use harness::{Backdoor, Harness, Params, Store};

@@ -86,7 +86,7 @@ impl Bounds {
 
 /// A failure while the machine was stalled for this long in all says nothing about the store.
 const STOOD_STILL: Duration = Duration::from_millis(200);
-/// How often a behaviour is run at most, until the machine keeps time.
+/// The limit of runs of a behaviour while the machine is stalled.
 const RUNS: u32 = 3;
 
 /// The reason of a behaviour that was stopped or not started.
@@ -149,7 +149,7 @@ fn run(
     seed: u64,
     stop: &CancellationToken,
 ) -> Run {
-    // Two workers, so that tasks of one client meet in parallel.
+    // Two workers, so that tasks of one client run in parallel.
     let built = Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = match built {
         Ok(runtime) => runtime,

@@ -146,7 +146,7 @@ fn tokens_that_do_not_rise_are_found() {
 #[test]
 fn a_hold_that_ended_before_it_was_reported_counts_from_its_end() {
     let rules = Rules { arrival_order: true, ..Rules::default() };
-    let told_late = |token, ended| {
+    let reported_late = |token, ended| {
         vec![
             event(1, 1, 1, What::Invoked { how: X }),
             event(2, 1, 1, What::Queued),
@@ -154,14 +154,14 @@ fn a_hold_that_ended_before_it_was_reported_counts_from_its_end() {
         ]
     };
     let others = held(2, X, 7, 10, 20);
-    assert_eq!(check([told_late(5, 9), others.clone()].concat(), rules), []);
-    let found = check([told_late(5, 21), others.clone()].concat(), Rules::default());
+    assert_eq!(check([reported_late(5, 9), others.clone()].concat(), rules), []);
+    let found = check([reported_late(5, 21), others.clone()].concat(), Rules::default());
     assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
-    let found = check([told_late(9, 9), others.clone()].concat(), Rules::default());
+    let found = check([reported_late(9, 9), others.clone()].concat(), Rules::default());
     assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
-    // It ended before anybody asked the guard, which then does not tell when.
+    // It ended before the guard was checked, which then does not say when.
     for token in [5, 9] {
-        assert_eq!(check([told_late(token, 0), others.clone()].concat(), rules), []);
+        assert_eq!(check([reported_late(token, 0), others.clone()].concat(), rules), []);
     }
 }
 
@@ -188,7 +188,7 @@ fn a_free_lock_that_is_never_granted_is_found() {
     let found = check(slow, rules);
     assert!(matches!(found[..], [Violation::Stuck { nanos: 101, .. }]), "{found:?}");
     let killed = [held(1, X, 1, 10, 50), vec![event(15, 2, 2, What::Invoked { how: X })]].concat();
-    assert_eq!(check(killed, rules), [], "who never got an answer may be dead");
+    assert_eq!(check(killed, rules), [], "a claim without an answer may be dead");
 }
 
 #[test]
@@ -219,17 +219,17 @@ fn a_much_later_request_that_was_granted_first_is_found() {
     assert!(matches!(found[..], [Violation::OutOfOrder { tokens: (9, 3), .. }]), "{found:?}");
 }
 
-/// A grant of before the store lost its data may be told after one of afterwards.
+/// A grant of before the store lost its data may be reported after a later one.
 #[test]
 fn where_overlaps_are_admitted_only_a_grant_reported_first_has_the_smaller_token() {
     let rules = Rules { overlaps_are_admitted: true, ..Rules::default() };
-    let told_late = |invoked| {
+    let reported_late = |invoked| {
         vec![
             event(invoked, 1, 1, What::Invoked { how: X }),
             event(30, 1, 1, What::Granted { token: 1, valid_until: 40 }),
         ]
     };
-    let history = |invoked| [told_late(invoked), held(2, X, 2, 10, 20)].concat();
+    let history = |invoked| [reported_late(invoked), held(2, X, 2, 10, 20)].concat();
     assert_eq!(check(history(5), rules), []);
     let found = check(history(5), Rules::default());
     assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");
@@ -267,7 +267,7 @@ fn any_how() -> impl Strategy<Value = How> {
     ]
 }
 
-/// Whether all who hold at `now` may, by trying every pair and the sum.
+/// Whether all holders at `now` may hold together, by trying every pair and the sum.
 fn fits(now: u64, holders: &[(How, u64, u64)]) -> bool {
     let inside: Vec<How> = holders
         .iter()

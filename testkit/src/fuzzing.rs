@@ -32,7 +32,7 @@ pub fn names_are_kept_apart<P: PartialEq>(one: &str, two: &str, encode: impl Fn(
 pub fn a_url_keeps_its_secret(text: &str, read: impl Fn(&StoreUrl) -> Result<()>) {
     let text = text.replace('$', SECRET);
     let shown = all_that_is_shown(&text, read);
-    // In other places it is no password: a host of that name has to be shown.
+    // In other places it is not a password: a host of that name has to be shown.
     let is_password = format!(":{SECRET}@");
     let front = text.split('?').next().unwrap_or_default();
     if text.matches(SECRET).count() == 1 && front.contains(&is_password) {
@@ -41,28 +41,28 @@ pub fn a_url_keeps_its_secret(text: &str, read: impl Fn(&StoreUrl) -> Result<()>
 }
 
 /// As [`a_url_keeps_its_secret`], with `password` for the `$` of `good`, and each slip of the pen
-/// that leaves a password where something else is meant: before, behind and around it, and as the
+/// that leaves a password where something else is meant: before, after and around it, and as the
 /// value of a parameter of `good`.
 ///
 /// # Panics
 /// When it is shown.
 pub fn a_slip_keeps_the_secret(good: &str, password: &str, read: impl Fn(&StoreUrl) -> Result<()>) {
-    let (front, behind) = good.split_once('$').expect("a password");
-    let behind = behind.strip_prefix('@').expect("an @ behind the password");
+    let (front, rest) = good.split_once('$').expect("a password");
+    let rest = rest.strip_prefix('@').expect("an @ after the password");
     let mut slips = Vec::new();
     for at in ["", "%40", "@@", " @", " ", ":", "/", "//", "#", ",", "&", "?", "=", "%2540"] {
-        slips.push(format!("{front}{password}{at}{behind}"));
+        slips.push(format!("{front}{password}{at}{rest}"));
     }
     let user = front.trim_end_matches(':');
     for colon in ["%3A", "", ";", "::", ":/", "@:", "?", "=", " "] {
-        slips.push(format!("{user}{colon}{password}@{behind}"));
-        slips.push(format!("{user}{colon}{password}%40{behind}"));
+        slips.push(format!("{user}{colon}{password}@{rest}"));
+        slips.push(format!("{user}{colon}{password}%40{rest}"));
     }
     let (scheme, login) = front.split_once("://").expect("a scheme");
     for colon in [":/", "", ":", "//", "%3A//", ":///", ":////"] {
-        slips.push(format!("{scheme}{colon}{login}{password}@{behind}"));
+        slips.push(format!("{scheme}{colon}{login}{password}@{rest}"));
     }
-    let (hosts, query) = behind.split_once('?').unwrap_or((behind, ""));
+    let (hosts, query) = rest.split_once('?').unwrap_or((rest, ""));
     slips.push(format!("{scheme}://{hosts}:{password}"));
     slips.push(format!("{scheme}://{password}:@{hosts}"));
     for pair in query.split('&') {
@@ -121,7 +121,7 @@ pub fn no_parameter_is_overlooked(good: &str, more: &str, read: impl Fn(&StoreUr
 /// When it does not.
 pub fn grants_are_stated(reply: &[u8], granted: impl IntoIterator<Item = u64>) {
     let text = String::from_utf8_lossy(reply);
-    // Larger ones are not told apart.
+    // Larger ones are not distinguished.
     const LARGEST: u64 = (1 << 56) - 1;
     for number in granted.into_iter().filter(|number| *number < LARGEST) {
         assert!(text.contains(&number.to_string()), "{number} was not stated by {text:?}");

@@ -6,13 +6,13 @@ use std::process::Child;
 use std::time::Duration;
 
 use fencelock_conformance::stopping;
-pub use fencelock_conformance::waiting::within;
 use fencelock_conformance::waiting::{
-    acquire_within, release_within, until_free_within, until_queued_within, until_within,
+    self, Waiter, acquire_within, release_within, until_free_within, until_granted_within,
+    until_queued_within, until_within,
 };
-use fencelock_core::{Error, ErrorKind, Guard, Locks, Moment, Result};
+pub use fencelock_conformance::waiting::{assert_kind, within};
+use fencelock_core::{Error, Guard, Locks, Moment, Result};
 use rustix::process::Pid;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::servers::TestRedis;
@@ -84,17 +84,16 @@ pub async fn release(guard: Guard) {
 }
 
 /// Starts a task that waits for `name` without a limit.
-pub fn spawn_waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
-    let lock = locks.lock(name);
-    tokio::spawn(async move { lock.acquire().await })
+pub fn spawn_waiter(locks: &Locks, name: &str) -> Waiter {
+    waiting::spawn_waiter(locks.lock(name))
 }
 
 /// Awaits the grant of a [waiter](spawn_waiter).
 ///
 /// # Panics
 /// When it is not granted.
-pub async fn until_granted(waiter: JoinHandle<Result<Guard>>) -> Guard {
-    soon("a waiter is granted", waiter).await.expect("no panic").expect("granted")
+pub async fn until_granted(waiter: Waiter) -> Guard {
+    until_granted_within(PATIENCE, "a waiter is granted", waiter).await
 }
 
 /// Awaits that `count` claims wait for `name`.
@@ -154,14 +153,6 @@ pub async fn acquire_error(locks: &Locks, name: &str, wait: Duration) -> Error {
 pub async fn is_busy(locks: &Locks, name: &str) -> bool {
     let lock = locks.lock(name);
     soon("a try returns", lock.try_acquire()).await.expect("a try works").is_none()
-}
-
-/// Asserts the kind of an error.
-///
-/// # Panics
-/// When it is of another kind.
-pub fn assert_kind(error: &Error, kind: ErrorKind) {
-    assert_eq!(error.kind(), kind, "{error}");
 }
 
 /// The text of an error and of its causes.

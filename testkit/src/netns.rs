@@ -46,7 +46,7 @@ pub const NOTHING: &str = "true";
 
 const ASKED: &str = "FENCELOCK_TEST_APART";
 const BOUND: Duration = Duration::from_secs(180);
-/// Where the programs of administrators are, whoever looks for them.
+/// Where the programs of administrators are, which are not on every PATH.
 const SYSTEM: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 /// The whole of a test target.
@@ -220,7 +220,7 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         drop(self.thaws.stdin.take());
         let thawed = self.thaws.wait().expect("a child");
-        // Not beside another panic.
+        // Not during another panic.
         assert!(thawed.success() || std::thread::panicking(), "it was thawed before: {thawed}");
     }
 }

@@ -21,7 +21,6 @@
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ mod stats;
 
 pub use framing::{Frame, Framing};
 pub use front::Front;
-pub use network_fault::NetworkFault;
+pub use network_fault::{NetworkFault, NewConnections, lose_one_reply};
 pub use state::DropReply;
 pub use stats::{Stats, Traffic};
 
@@ -73,19 +72,10 @@ pub enum Close {
     Reset,
 }
 
-/// What clients meet that connect while the proxy is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NewConnections {
-    /// There is no listener: connecting fails.
-    Refused,
-    /// Connecting succeeds, and a FIN follows.
-    Closed,
-}
-
 /// What follows on a connection after one of its replies was dropped.
 ///
-/// There is no way to go on: a client that takes the next reply for the missing one would be
-/// shown a fault that no network has.
+/// The connection cannot continue: a client that took the next reply for the missing one would
+/// see a fault that no network has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterDrop {
     /// The connection ends by a FIN.
@@ -120,7 +110,7 @@ impl Proxy {
         Self::on_free_port(upstream.to_string(), None).await
     }
 
-    /// The same, and tells requests and replies apart by `framing`.
+    /// Like [`start`](Self::start), with requests and replies distinguished by `framing`.
     ///
     /// # Errors
     /// When no port can be listened on.
@@ -237,7 +227,7 @@ impl Proxy {
         *flap = Some(tokio::spawn(async move {
             loop {
                 sleep(down).await;
-                // A port that cannot be had again stays refused for one more period.
+                // A port that cannot be bound again stays refused for one more period.
                 let _ = control.switch(Admission::Open).await;
                 sleep(up).await;
                 let _ = control.cut(existing, new).await;
@@ -260,7 +250,7 @@ impl Proxy {
         if self.control.shared.framing.is_none() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "a proxy without a framing cannot tell replies apart: use Proxy::framed",
+                "a proxy without a framing cannot distinguish replies: use Proxy::framed",
             ));
         }
         if which.to_go == 0 {
@@ -291,8 +281,8 @@ impl Proxy {
         self.wait_for(|stats| stats.mangled_replies > before).await;
     }
 
-    /// Sends bytes to every connected client that no server has sent. They take their turn behind
-    /// what the server sent before, with a framing behind the last whole message. Returns the
+    /// Sends bytes to every connected client that no server has sent. They come after
+    /// what the server sent before, with a framing after the last whole message. Returns the
     /// number of connections.
     pub fn inject(&self, bytes: &[u8]) -> usize {
         let links = self.control.shared.links();
@@ -354,22 +344,6 @@ impl Proxy {
     async fn stop_flapping(&self) {
         stop(self.flap.lock().await.take()).await;
     }
-}
-
-/// Swallows the reply to the next request that passes one of these proxies, and resets its
-/// connection.
-///
-/// # Errors
-/// As [`Proxy::drop_reply`].
-pub fn lose_one_reply(proxies: &[Proxy]) -> io::Result<()> {
-    // Which of them the next request takes is not known: the first one takes the loss from all.
-    let lost = Arc::new(AtomicBool::new(false));
-    for proxy in proxies {
-        let lost = lost.clone();
-        let is_first = move |_: &[u8]| !lost.swap(true, Ordering::SeqCst);
-        proxy.drop_reply(DropReply::first(AfterDrop::Reset).matching(is_first))?;
-    }
-    Ok(())
 }
 
 impl Drop for Proxy {

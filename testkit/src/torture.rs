@@ -79,7 +79,7 @@ impl Until {
     }
 }
 
-/// Runs the torture test on one store, and reports each completed round to `tell`. When `stop`
+/// Runs the torture test on one store, and reports each completed round to `completed`. When `stop`
 /// completes, the run ends with the rounds that are complete.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ pub async fn torture(
     library: Library,
     options: &Options,
     stop: impl Future<Output = ()> + Send,
-    mut tell: impl FnMut(&Round),
+    mut completed: impl FnMut(&Round),
 ) -> io::Result<StoreReport> {
     let run = Run::prepare().await?;
     let (mut clients, profile) =
@@ -122,7 +122,7 @@ pub async fn torture(
         } else {
             round.histories = Some(run.keep(number)?);
         }
-        tell(&round);
+        completed(&round);
         report.rounds.push(round);
     }
     clients.leave().await;

@@ -133,8 +133,8 @@ async fn a_server_that_writes_to_a_client_that_has_gone_is_reset() {
 
 #[tokio::test]
 async fn without_a_server_the_client_is_reset() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let proxy = Proxy::start(nobody.to_string()).await.unwrap();
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let proxy = Proxy::start(unused.to_string()).await.unwrap();
     let mut client = connect(proxy.addr()).await;
     assert_eq!(read_to_end(&mut client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert_eq!(proxy.stats().open, 0);
@@ -152,7 +152,7 @@ async fn a_black_hole_swallows_one_direction_and_keeps_the_connection() {
     assert_eq!(read(&mut client, 4).await, b"news");
 
     within(proxy.heal()).await.unwrap();
-    assert_eq!(proxy.stats().open, 0, "a stream with a hole must not go on");
+    assert_eq!(proxy.stats().open, 0, "a stream with a hole must not continue");
     assert_eq!(read_to_end(&mut client).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
@@ -362,10 +362,10 @@ async fn servers_behind_a_front_appear_at_its_address() {
     assert_eq!(address, proxy.addr());
     let mut client = connect(address).await;
     let (mut says, _) = within(listener.accept()).await.unwrap();
-    let (told, seen) = (format!("-MOVED 1 {server}\n"), format!("-MOVED 1 {address}\n"));
+    let (sent, seen) = (format!("-MOVED 1 {server}\n"), format!("-MOVED 1 {address}\n"));
     let mut received = 0;
-    for cut in 1..told.len() {
-        for part in [&told[..cut], &told[cut..]] {
+    for cut in 1..sent.len() {
+        for part in [&sent[..cut], &sent[cut..]] {
             says.write_all(part.as_bytes()).await.unwrap();
             received += part.len() as u64;
             within(proxy.wait_for(|stats| stats.to_client.received == received)).await;

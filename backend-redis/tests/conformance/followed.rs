@@ -2,16 +2,16 @@
 //! proxies of its own.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result};
-use fencelock_testkit::proxy::{Direction, Front, NetworkFault, framing, lose_one_reply};
+use fencelock_testkit::proxied::{self, cannot};
+use fencelock_testkit::proxy::{Front, NetworkFault, framing};
 use fencelock_testkit::servers::{ServerError, TestRedis};
 use tokio::sync::OnceCell;
 
-use crate::keys::{self, cannot, connect};
+use crate::keys::{self, connect};
 
 /// How servers of one kind are started and queried.
 #[async_trait]
@@ -92,15 +92,7 @@ impl<T: Topology> Store for Followed<T> {
     }
 
     fn backdoors(&self) -> &[Backdoor] {
-        &[
-            Backdoor::Inspect,
-            Backdoor::Expire,
-            Backdoor::CutOff,
-            Backdoor::SlowReplies,
-            Backdoor::LoseReply,
-            Backdoor::NetworkFaults,
-            Backdoor::Processes,
-        ]
+        proxied::BACKDOORS
     }
 
     fn why_not(&self, _: Backdoor) -> String {
@@ -108,7 +100,7 @@ impl<T: Topology> Store for Followed<T> {
     }
 
     fn connections(&self) -> Option<u64> {
-        Some(self.front.proxies().iter().map(|proxy| proxy.stats().open).sum())
+        Some(proxied::connections(self.front.proxies()))
     }
 
     async fn leftovers(&self) -> Result<Vec<String>> {
@@ -127,35 +119,12 @@ impl<T: Topology> Store for Followed<T> {
         keys::expire(self.master_of(name).await?, &self.prefix, name).await
     }
 
-    async fn cut_off(&self) -> Result<()> {
-        for proxy in self.front.proxies().iter() {
-            proxy.black_hole(Direction::ToServer);
-            proxy.black_hole(Direction::ToClient);
-        }
-        Ok(())
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
+        proxied::inject_fault(self.front.proxies(), fault).await
     }
 
     async fn heal(&self) -> Result<()> {
-        for proxy in self.front.proxies().iter() {
-            proxy.heal().await.map_err(|error| cannot("heal", error))?;
-        }
-        Ok(())
-    }
-
-    async fn delay_replies(&self, by: Duration) -> Result<()> {
-        self.front.proxies().iter().for_each(|proxy| proxy.delay(Direction::ToClient, by));
-        Ok(())
-    }
-
-    async fn lose_next_reply(&self) -> Result<()> {
-        lose_one_reply(self.front.proxies()).map_err(|error| cannot("lose a reply", error))
-    }
-
-    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
-        for proxy in self.front.proxies().iter() {
-            proxy.apply(fault).await.map_err(|error| cannot("break connections", error))?;
-        }
-        Ok(())
+        proxied::heal(self.front.proxies()).await
     }
 
     fn peer_address(&self) -> String {

@@ -1,15 +1,10 @@
 //! The keys in a server, read without the library under test.
 
-use std::error::Error as Cause;
-
 use fencelock_conformance::Params;
-use fencelock_core::{Error, ErrorKind, Locks, Result, url};
+use fencelock_core::{Locks, Result, url};
 use fencelock_redis::SCHEME;
+use fencelock_testkit::proxied::cannot;
 use fencelock_testkit::servers::TestRedis;
-
-pub(crate) fn cannot(doing: &str, cause: impl Into<Box<dyn Cause + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Refused, format!("cannot {doing}")).caused_by(cause)
-}
 
 /// Connects like a user's program.
 pub(crate) async fn connect(address: &str, params: &Params) -> Result<Locks> {

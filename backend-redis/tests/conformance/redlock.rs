@@ -1,17 +1,18 @@
 //! Independent servers for each behaviour, each behind a proxy that breaks connections; some of them
 //! may be dead.
 
-use std::time::Duration;
+use std::slice;
 
 use async_trait::async_trait;
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, redlock};
-use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, NetworkFault, Proxy, framing};
+use fencelock_testkit::proxied::{self, cannot};
+use fencelock_testkit::proxy::{NetworkFault, Proxy, framing};
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::try_join_all;
 
-use crate::keys::{self, cannot};
+use crate::keys;
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -22,24 +23,20 @@ pub(crate) struct RedlockHarness {
     pub(crate) dead: usize,
 }
 
-struct Node {
-    server: TestRedis,
-    proxy: Proxy,
-}
-
 struct Nodes {
     /// The first ones are dead.
-    nodes: Vec<Node>,
+    servers: Vec<TestRedis>,
+    proxies: Vec<Proxy>,
     dead: usize,
     prefix: String,
 }
 
-async fn start_node() -> Result<Node> {
+async fn start_node() -> Result<(TestRedis, Proxy)> {
     let server = RedisOptions::new().password(PASSWORD).start().await;
     let server = server.map_err(|error| cannot("start a redis-server", error))?;
     let proxy = Proxy::framed(server.addr(), framing::resp).await;
     let proxy = proxy.map_err(|error| cannot("start the proxy", error))?;
-    Ok(Node { server, proxy })
+    Ok((server, proxy))
 }
 
 #[async_trait]
@@ -50,10 +47,11 @@ impl Harness for RedlockHarness {
 
     async fn open(&self, prefix: &str) -> Result<Box<dyn Store>> {
         let nodes = try_join_all((0..self.nodes).map(|_| start_node())).await?;
-        let nodes = Nodes { nodes, dead: self.dead, prefix: prefix.to_owned() };
+        let (servers, proxies) = nodes.into_iter().unzip();
+        let nodes = Nodes { servers, proxies, dead: self.dead, prefix: prefix.to_owned() };
         redlock::init(&nodes.peer_address()).await?;
-        for node in &nodes.nodes[..self.dead] {
-            node.server.kill().map_err(|error| cannot("kill a node", error))?;
+        for server in &nodes.servers[..self.dead] {
+            server.kill().map_err(|error| cannot("kill a node", error))?;
         }
         Ok(Box::new(nodes))
     }
@@ -68,8 +66,8 @@ async fn connect(address: &str, params: &Params) -> Result<Locks> {
 }
 
 impl Nodes {
-    fn alive(&self) -> &[Node] {
-        &self.nodes[self.dead..]
+    fn alive(&self) -> &[TestRedis] {
+        &self.servers[self.dead..]
     }
 }
 
@@ -80,18 +78,10 @@ impl Store for Nodes {
     }
 
     fn backdoors(&self) -> &[Backdoor] {
-        &[
-            Backdoor::Inspect,
-            Backdoor::Expire,
-            Backdoor::CutOff,
-            Backdoor::SlowReplies,
-            Backdoor::LoseReply,
-            Backdoor::NetworkFaults,
-            Backdoor::Processes,
-        ]
+        proxied::BACKDOORS
     }
 
-    fn why_not(&self, _door: Backdoor) -> String {
+    fn why_not(&self, _: Backdoor) -> String {
         "nodes that lost their data take no part for longer than the behaviour waits".to_owned()
     }
 
@@ -100,13 +90,13 @@ impl Store for Nodes {
     }
 
     fn connections(&self) -> Option<u64> {
-        Some(self.alive().iter().map(|node| node.proxy.stats().open).sum())
+        Some(proxied::connections(&self.proxies[self.dead..]))
     }
 
     async fn leftovers(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
-        for node in self.alive() {
-            let keys = keys::leftovers(&node.server, "").await?;
+        for server in self.alive() {
+            let keys = keys::leftovers(server, "").await?;
             all.extend(keys.into_iter().filter(|key| key != "fencelock:redlock"));
         }
         Ok(all)
@@ -115,58 +105,34 @@ impl Store for Nodes {
     /// Where it counts: at a majority.
     async fn is_locked(&self, name: &str) -> Result<bool> {
         let mut locked = 0;
-        for node in self.alive() {
-            locked += usize::from(keys::is_locked(&node.server, &self.prefix, name).await?);
+        for server in self.alive() {
+            locked += usize::from(keys::is_locked(server, &self.prefix, name).await?);
         }
-        Ok(locked > self.nodes.len() / 2)
+        Ok(locked > self.servers.len() / 2)
     }
 
     async fn expire(&self, name: &str) -> Result<()> {
-        for node in self.alive() {
-            keys::expire(&node.server, &self.prefix, name).await?;
+        for server in self.alive() {
+            keys::expire(server, &self.prefix, name).await?;
         }
         Ok(())
     }
 
-    async fn cut_off(&self) -> Result<()> {
-        for node in self.alive() {
-            node.proxy.black_hole(Direction::ToServer);
-            node.proxy.black_hole(Direction::ToClient);
+    /// Each node breaks by itself: of a round to all of them, each reply is lost.
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
+        for proxy in &self.proxies[self.dead..] {
+            proxied::inject_fault(slice::from_ref(proxy), fault).await?;
         }
         Ok(())
     }
 
     async fn heal(&self) -> Result<()> {
-        for node in self.alive() {
-            node.proxy.heal().await.map_err(|error| cannot("heal", error))?;
-        }
-        Ok(())
-    }
-
-    async fn delay_replies(&self, by: Duration) -> Result<()> {
-        self.alive().iter().for_each(|node| node.proxy.delay(Direction::ToClient, by));
-        Ok(())
-    }
-
-    async fn lose_next_reply(&self) -> Result<()> {
-        for node in self.alive() {
-            let next = DropReply::first(AfterDrop::Reset);
-            node.proxy.drop_reply(next).map_err(|error| cannot("lose a reply", error))?;
-        }
-        Ok(())
-    }
-
-    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
-        for node in self.alive() {
-            let met = node.proxy.apply(fault).await;
-            met.map_err(|error| cannot("break connections", error))?;
-        }
-        Ok(())
+        proxied::heal(&self.proxies[self.dead..]).await
     }
 
     fn peer_address(&self) -> String {
         let hosts: Vec<String> =
-            self.nodes.iter().map(|node| node.proxy.addr().to_string()).collect();
+            self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
         // Some behaviours delay each reply by half a second, and with as many dead as may be, a machine
         // that stands still for longer than this fails whatever it met.
         format!("redlock://:{PASSWORD}@{}/0?node_timeout=5s", hosts.join(","))

@@ -1,14 +1,15 @@
 //! One server for each behaviour, behind a proxy that breaks connections.
 
-use std::time::Duration;
+use std::slice;
 
 use async_trait::async_trait;
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result};
-use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, NetworkFault, Proxy, framing};
+use fencelock_testkit::proxied::{self, cannot};
+use fencelock_testkit::proxy::{NetworkFault, Proxy, framing};
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
-use crate::keys::{self, cannot, connect};
+use crate::keys::{self, connect};
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -18,6 +19,7 @@ pub(crate) struct Single {
     server: TestRedis,
     proxy: Proxy,
     prefix: String,
+    backdoors: Vec<Backdoor>,
 }
 
 #[async_trait]
@@ -31,7 +33,9 @@ impl Harness for SingleHarness {
         let server = server.map_err(|error| cannot("start a redis-server", error))?;
         let proxy = Proxy::framed(server.addr(), framing::resp).await;
         let proxy = proxy.map_err(|error| cannot("start the proxy", error))?;
-        Ok(Box::new(Single { server, proxy, prefix: prefix.to_owned() }))
+        // The server belongs to one behaviour.
+        let backdoors = [proxied::BACKDOORS, &[Backdoor::LoseData]].concat();
+        Ok(Box::new(Single { server, proxy, prefix: prefix.to_owned(), backdoors }))
     }
 
     async fn connect_peer(&self, address: &str, params: &Params) -> Result<Locks> {
@@ -46,16 +50,7 @@ impl Store for Single {
     }
 
     fn backdoors(&self) -> &[Backdoor] {
-        &[
-            Backdoor::Inspect,
-            Backdoor::Expire,
-            Backdoor::CutOff,
-            Backdoor::SlowReplies,
-            Backdoor::LoseReply,
-            Backdoor::NetworkFaults,
-            Backdoor::LoseData,
-            Backdoor::Processes,
-        ]
+        &self.backdoors
     }
 
     fn secrets(&self) -> Vec<String> {
@@ -78,32 +73,16 @@ impl Store for Single {
         keys::expire(&self.server, &self.prefix, name).await
     }
 
-    async fn cut_off(&self) -> Result<()> {
-        self.proxy.black_hole(Direction::ToServer);
-        self.proxy.black_hole(Direction::ToClient);
-        Ok(())
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
+        proxied::inject_fault(slice::from_ref(&self.proxy), fault).await
     }
 
     async fn heal(&self) -> Result<()> {
-        self.proxy.heal().await.map_err(|error| cannot("heal", error))
-    }
-
-    async fn delay_replies(&self, by: Duration) -> Result<()> {
-        self.proxy.delay(Direction::ToClient, by);
-        Ok(())
-    }
-
-    async fn lose_next_reply(&self) -> Result<()> {
-        let next = DropReply::first(AfterDrop::Reset);
-        self.proxy.drop_reply(next).map_err(|error| cannot("lose a reply", error))
+        proxied::heal(slice::from_ref(&self.proxy)).await
     }
 
     async fn lose_data(&self) -> Result<()> {
         keys::lose_data(&self.server).await
-    }
-
-    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
-        self.proxy.apply(fault).await.map_err(|error| cannot("break connections", error))
     }
 
     fn peer_address(&self) -> String {

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::classes::Fault;
+use crate::classes::ServerFault;
 use crate::support::*;
 
 const CROWD: usize = 300;
@@ -54,6 +54,7 @@ async fn concurrent_attempts_share_calls() {
     drained(&server).await;
 }
 
+/// Fault 24: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_does_not_disturb_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();
@@ -117,6 +118,7 @@ async fn a_foreign_key_does_not_harm_others_of_its_batch() {
 }
 
 /// Rows 12 and 19: however many steps wait to be sent, each fails in time.
+/// Fault 19: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
     let server = TestRedis::start().await.unwrap();
@@ -141,9 +143,14 @@ async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
 /// and no key is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_temporary_error_ends_no_attempt_of_a_batch() {
-    for fault in [Fault::ReadOnly, Fault::NoReplicas, Fault::OutOfMemory, Fault::CannotSave] {
+    for fault in [
+        ServerFault::ReadOnly,
+        ServerFault::NoReplicas,
+        ServerFault::OutOfMemory,
+        ServerFault::CannotSave,
+    ] {
         let server = TestRedis::start().await.unwrap();
-        if !fault.can_befall(&server).await {
+        if !fault.is_possible_at(&server).await {
             continue;
         }
         let (locks, others) = (direct(&server, "ttl=60s").await, direct(&server, "ttl=60s").await);
@@ -166,11 +173,11 @@ async fn a_temporary_error_ends_no_attempt_of_a_batch() {
             })
         };
         let churning: Vec<JoinHandle<u32>> = (0..CHURN).map(churn).collect();
-        fault.befalls(&server).await;
+        fault.inject(&server).await;
         let released: Vec<_> = held.into_iter().map(|guard| tokio::spawn(release(guard))).collect();
         // Long enough for several attempts of each.
         tokio::time::sleep(ms(3000)).await;
-        fault.is_mended(&server).await;
+        fault.heal(&server).await;
         let mended = Instant::now();
         within(2 * PATIENCE, "all are released", join_all(released))
             .await

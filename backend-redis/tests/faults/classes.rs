@@ -12,7 +12,7 @@ use crate::support::*;
 
 /// A condition of servers, until it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum ServerFault {
     ReadOnly,
     NoReplicas,
     OutOfMemory,
@@ -23,7 +23,7 @@ pub(crate) enum Fault {
     OtherType,
 }
 
-use Fault::*;
+use ServerFault::*;
 
 const LOCKS: usize = 64;
 
@@ -31,8 +31,8 @@ fn name(n: usize) -> String {
     format!("lock-{n}")
 }
 
-impl Fault {
-    const ALL: [Fault; 8] =
+impl ServerFault {
+    const ALL: [ServerFault; 8] =
         [ReadOnly, NoReplicas, OutOfMemory, CannotSave, Busy, DeniedCommand, DeniedKey, OtherType];
 
     fn kind(self) -> ErrorKind {
@@ -56,13 +56,13 @@ impl Fault {
     }
 
     /// Whether this version of the server can be made to return it from a script.
-    pub(crate) async fn can_befall(self, server: &TestRedis) -> bool {
+    pub(crate) async fn is_possible_at(self, server: &TestRedis) -> bool {
         let before_7 =
             redis_command(server, &["INFO", "server"]).await.contains("redis_version:6.");
         !(before_7 && self == NoReplicas)
     }
 
-    pub(crate) async fn befalls(self, server: &TestRedis) {
+    pub(crate) async fn inject(self, server: &TestRedis) {
         match self {
             // A replica of a master that does not exist, so that it keeps its data.
             ReadOnly => drop(redis_command(server, &["REPLICAOF", "127.0.0.1", "1"]).await),
@@ -111,7 +111,7 @@ impl Fault {
         }
     }
 
-    pub(crate) async fn is_mended(self, server: &TestRedis) {
+    pub(crate) async fn heal(self, server: &TestRedis) {
         match self {
             ReadOnly => drop(redis_command(server, &["REPLICAOF", "NO", "ONE"]).await),
             NoReplicas => set(server, "min-replicas-to-write", "0").await,
@@ -141,8 +141,8 @@ fn options() -> RedisOptions {
 
 /// Concurrent attempts, each on a lock of its own: their errors while the fault lasts, and their
 /// grants afterwards.
-async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, count: usize) {
-    join_all(servers.iter().map(|server| fault.befalls(server))).await;
+async fn meets(servers: &[&TestRedis], locks: &Locks, fault: ServerFault, count: usize) {
+    join_all(servers.iter().map(|server| fault.inject(server))).await;
     until(&format!("{fault:?}: {count} fail with the reason"), async || {
         let asking = (0..count).map(|n| {
             let lock = locks.lock(name(n)).wait_at_most(ms(300));
@@ -168,7 +168,7 @@ async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, count: usize
         errors.iter().any(says)
     })
     .await;
-    join_all(servers.iter().map(|server| fault.is_mended(server))).await;
+    join_all(servers.iter().map(|server| fault.heal(server))).await;
     let asking = (0..count).map(|n| async move { acquire(locks, &name(n)).await });
     let guards: Vec<Guard> = join_all(asking).await;
     join_all(guards.into_iter().map(release)).await;
@@ -176,9 +176,9 @@ async fn meets(servers: &[&TestRedis], locks: &Locks, fault: Fault, count: usize
 
 #[tokio::test]
 async fn a_server_error_has_the_same_meaning_alone_and_in_a_batch() {
-    for fault in Fault::ALL {
+    for fault in ServerFault::ALL {
         let server = options().start().await.unwrap();
-        if !fault.can_befall(&server).await {
+        if !fault.is_possible_at(&server).await {
             continue;
         }
         let url = format!("redis://limited:pw@{}/0?ttl=60s", server.addr());
@@ -197,8 +197,8 @@ async fn a_server_error_has_the_same_meaning_in_a_cluster() {
     let url = cluster.url().replace("redis-cluster://", "redis-cluster://limited:pw@");
     let locks = connect(&format!("{url}?ttl=60s")).await;
     // A master of a cluster cannot be made a replica in this way.
-    for fault in Fault::ALL.into_iter().filter(|fault| *fault != ReadOnly) {
-        if fault.can_befall(masters[0]).await {
+    for fault in ServerFault::ALL.into_iter().filter(|fault| *fault != ReadOnly) {
+        if fault.is_possible_at(masters[0]).await {
             meets(&masters, &locks, fault, 16).await;
         }
     }
@@ -209,11 +209,11 @@ async fn a_server_error_has_the_same_meaning_in_a_cluster() {
 
 #[tokio::test]
 async fn a_server_error_has_the_same_meaning_at_the_nodes_of_a_quorum() {
-    for fault in Fault::ALL {
+    for fault in ServerFault::ALL {
         let starting = (0..3).map(|_| options().start());
         let nodes: Vec<TestRedis> =
             join_all(starting).await.into_iter().map(Result::unwrap).collect();
-        if !fault.can_befall(&nodes[0]).await {
+        if !fault.is_possible_at(&nodes[0]).await {
             continue;
         }
         let hosts: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();

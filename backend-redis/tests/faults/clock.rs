@@ -39,6 +39,7 @@ impl Skewed {
 /// Row 33. A clock that jumps ahead ends leases too early, as documented: the holder is notified, and
 /// the token still rises, also when the clock jumps back. (The token's key lives for an hour at
 /// least: a jump ahead by more is a loss of data, and together with a jump back the token may fall.)
+/// Fault 33: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_whatever_the_servers_clock_does() {
     let skewed = Skewed::start().await;
@@ -62,6 +63,7 @@ async fn tokens_rise_whatever_the_servers_clock_does() {
 }
 
 /// Row 33: the lock is lost at once, and its holder is notified.
+/// Fault 33: redis (permitted: a jump ahead ends leases too early)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_ahead_ends_a_lease_and_its_holder_is_notified() {
     let skewed = Skewed::start().await;
@@ -81,6 +83,7 @@ async fn a_jump_ahead_ends_a_lease_and_its_holder_is_notified() {
 
 /// Row 35: its leases end one percent too early. The validity of a hold is shorter still, by the
 /// margin of `validity::lease_end`.
+/// Fault 35: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts() {
     let Skewed { server, clock } = Skewed::start().await;

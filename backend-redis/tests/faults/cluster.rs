@@ -40,6 +40,7 @@ async fn elsewhere(servers: &TestCluster, slot: u16) -> &TestRedis {
 }
 
 /// Row 29: MOVED, and back.
+/// Fault 29: cluster
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_moved_slot_keeps_its_holders_and_waiters() {
     let servers = TestCluster::start().await.unwrap();
@@ -63,6 +64,7 @@ async fn a_moved_slot_keeps_its_holders_and_waiters() {
 
 /// Row 29. Some keys of a lock may be on one node and others on another, or missing: then the cluster
 /// replies TRYAGAIN until the slot has moved. With all keys on one node it is served there, or by ASK.
+/// Fault 29: cluster
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
     let servers = TestCluster::start().await.unwrap();
@@ -100,6 +102,7 @@ async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
 }
 
 /// Row 29: a migration may take longer than a lease.
+/// Fault 29: cluster
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_lock_is_renewed_while_its_slot_is_moving() {
     let servers = TestCluster::start().await.unwrap();
@@ -119,6 +122,7 @@ async fn a_held_lock_is_renewed_while_its_slot_is_moving() {
 }
 
 /// Row 26, with the replica in sync.
+/// Faults 26, 27: cluster
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     let servers = TestCluster::start().await.unwrap();
@@ -154,6 +158,7 @@ async fn holders_and_waiters_survive_a_failover_of_their_slot() {
 
 /// Row 20: a client that connects to a node that loads its data gets the map from another one, if
 /// there is one.
+/// Fault 20: cluster
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others() {
     let servers = TestCluster::start().await.unwrap();
@@ -179,6 +184,7 @@ async fn while_a_master_loads_its_data_new_clients_get_the_locks_of_the_others()
 
 /// Lesson 11: while one master is frozen and no replica takes over, the locks of the others are
 /// renewed, acquired and handed off.
+/// Fault 19: cluster
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_master_delays_no_lock_of_the_others() {
     let servers = TestCluster::start().await.unwrap();

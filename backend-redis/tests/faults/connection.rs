@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::support::*;
 
 /// Row 10: the peer vanishes silently, such as behind a firewall that dropped the connection.
+/// Fault 10: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_half_open_connection_is_replaced_within_seconds() {
     let testbed = Testbed::start().await;
@@ -33,6 +34,7 @@ async fn a_half_open_connection_is_replaced_within_seconds() {
 }
 
 /// Row 11.
+/// Fault 11: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_afterwards() {
     let one_way = async |direction: Direction| {
@@ -63,6 +65,7 @@ async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_
 }
 
 /// Rows 12 and 23, lesson 1: the push of that release had no receiver.
+/// Fault 12: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards() {
     let testbed = Testbed::start().await;
@@ -93,6 +96,7 @@ async fn a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards
 }
 
 /// Row 23.
+/// Fault 23: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_kill_ends_no_hold_and_no_place_in_the_queue() {
     let testbed = Testbed::start().await;
@@ -124,6 +128,7 @@ async fn client_kill_ends_no_hold_and_no_place_in_the_queue() {
 }
 
 /// Row 16.
+/// Fault 16: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
     const GRANTS: usize = 30;
@@ -157,6 +162,7 @@ async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
 }
 
 /// Row 15.
+/// Fault 15: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_from_the_server_is_an_error_and_then_a_new_connection() {
     let garbage: [&[u8]; 8] = [
@@ -188,6 +194,7 @@ async fn garbage_from_the_server_is_an_error_and_then_a_new_connection() {
 }
 
 /// Row 15: replies that are truncated or have bits flipped.
+/// Fault 15: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_split_reply_does_no_harm() {
     let tear: [fn(&mut Vec<u8>); 5] = [
@@ -216,6 +223,7 @@ async fn a_split_reply_does_no_harm() {
 
 /// Row 15: after the beginning of a push the next replies are parsed as its rest, and from then on
 /// each reply is taken for that to an earlier request.
+/// Fault 15: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_out_of_step_is_replaced() {
     let testbed = Testbed::start().await;

@@ -14,6 +14,8 @@ async fn replication(server: &TestRedis, field: &str) -> String {
 }
 
 /// Plain replication, and an operator who promotes the replica while the master is still up.
+/// Fault 26: redis (permitted: a replica that was promoted by hand grants a lock that is still
+/// believed in)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_are_rejected() {
     let master = TestRedis::start().await.unwrap();
@@ -48,6 +50,8 @@ async fn a_promoted_replica_without_the_lock_grants_it_again_and_stale_writes_ar
     drained(&replica).await;
 }
 
+/// Fault 26: cluster (permitted: the new master of the slot grants a lock that is still believed
+/// in)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_are_rejected() {
     let servers = TestCluster::start().await.unwrap();

@@ -110,6 +110,7 @@ async fn without_replicas(master: &TestRedis, one: &Locks, other: &Locks) {
     release(until_granted(waiter).await).await;
 }
 
+/// Faults 20, 21, 22, 23, 24, 28, 37, 38, 40: sentinel
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_temporary_refusal_by_a_master_under_sentinel_is_waited_for() {
     let servers = may_rename_its_file(RedisOptions::new()).sentinel().await.unwrap();
@@ -120,6 +121,7 @@ async fn a_temporary_refusal_by_a_master_under_sentinel_is_waited_for() {
     assert_eq!(servers.master().await.unwrap().port(), master.port(), "a failover: nothing shown");
 }
 
+/// Faults 20, 21, 22, 23, 24, 28, 37, 38, 40: cluster
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_temporary_refusal_by_a_master_of_a_cluster_is_waited_for() {
     let servers = may_rename_its_file(RedisOptions::new()).cluster().await.unwrap();

@@ -112,6 +112,7 @@ fn runtime() -> Runtime {
 }
 
 /// Row 46: tasks that hold, wait, acquire and release are dropped by the runtime's end.
+/// Fault 46: redis
 #[test]
 fn the_end_of_the_runtime_during_any_operation_causes_no_panic() {
     let outside = runtime();

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use crate::support::*;
 
 /// Row 27: a redis:// URL names one server, which an operator may change back.
+/// Fault 27: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     let server = TestRedis::start().await.unwrap();
@@ -30,6 +31,7 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
 }
 
 /// Row 28: the server refuses the release, too.
+/// Fault 28: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_refused_for_lack_of_replicas_continues_in_the_background() {
     let server = TestRedis::start().await.unwrap();
@@ -54,6 +56,7 @@ async fn a_release_refused_for_lack_of_replicas_continues_in_the_background() {
 }
 
 /// Row 37: a full server accepts no new claims, and continues to serve the old ones.
+/// Fault 37: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_claims_and_nothing_else() {
     let server = TestRedis::start().await.unwrap();
@@ -85,6 +88,7 @@ async fn a_full_server_refuses_claims_and_nothing_else() {
 }
 
 /// Row 37: the other policies evict locks, which the profile reports.
+/// Fault 37: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_may_evict_locks_is_reported_in_the_profile() {
     let server = TestRedis::start().await.unwrap();
@@ -100,6 +104,7 @@ async fn a_server_that_may_evict_locks_is_reported_in_the_profile() {
 }
 
 /// Row 38.
+/// Fault 38: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_cannot_save_is_waited_for() {
     let server = may_rename_its_file(RedisOptions::new()).start().await.unwrap();
@@ -136,6 +141,7 @@ pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
 }
 
 /// Row 40.
+/// Fault 40: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_at_its_limit_of_clients_is_reported_and_waited_for() {
     let server = TestRedis::start().await.unwrap();
@@ -176,6 +182,7 @@ pub(crate) async fn no_room(server: &TestRedis, url: &str) {
 }
 
 /// Row 41, lesson 30.
+/// Fault 41: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_final_at_once() {
     let server = RedisOptions::new().password("correct").start().await.unwrap();

@@ -47,6 +47,7 @@ async fn a_grant_is_at_the_replica_when_it_is_returned() {
     drained(&master).await;
 }
 
+/// Fault 28: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_live_replicas_grants_are_released_and_renewals_continue() {
     let (master, replica) = pair().await;
@@ -93,6 +94,7 @@ async fn more_replicas_than_exist_are_an_error_in_time() {
 }
 
 /// Row 44, lesson 9: between the grant and its confirmation, too.
+/// Fault 44: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_dropped_at_any_await_leaves_nothing_while_replicas_confirm() {
     let (master, replica) = pair().await;

@@ -11,6 +11,7 @@ async fn client(servers: &TestSentinel, params: &str) -> Locks {
 }
 
 /// Rows 26 and 27: an orderly failover, and one by a kill, with replicas in sync.
+/// Faults 26, 27: sentinel
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_a_failover() {
     let servers = TestSentinel::start().await.unwrap();
@@ -41,6 +42,7 @@ async fn holders_and_waiters_survive_a_failover() {
 
 /// Row 26: the promoted replica does not have the lock. Then two clients may hold it, as the profile
 /// says, and the resource rejects the stale one.
+/// Fault 26: sentinel (permitted: the new master grants a lock that is still believed in)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected() {
     let servers = TestSentinel::start().await.unwrap();
@@ -73,6 +75,7 @@ async fn a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected() {
 }
 
 /// A frozen master does not answer, and resumes later as a replica.
+/// Fault 19: sentinel
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_master_is_replaced_by_the_next_one() {
     let servers = TestSentinel::start().await.unwrap();

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::support::*;
 
 /// Row 17: what a server without persistence cannot promise, and what the token is for.
+/// Fault 17: redis (permitted: the restarted server grants a lock that is still believed in)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_without_persistence_the_token_still_rises() {
     let server = TestRedis::start().await.unwrap();
@@ -29,6 +30,7 @@ async fn after_a_restart_without_persistence_the_token_still_rises() {
 }
 
 /// Row 18, also by SIGKILL: the server writes its log before it replies.
+/// Fault 18: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_an_append_only_file_holders_and_waiters_survive_a_restart() {
     let server = RedisOptions::new().append_only().start().await.unwrap();
@@ -56,6 +58,7 @@ async fn with_an_append_only_file_holders_and_waiters_survive_a_restart() {
 }
 
 /// Row 19.
+/// Fault 19: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards() {
     let server = TestRedis::start().await.unwrap();
@@ -81,6 +84,7 @@ async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwar
 }
 
 /// Row 20.
+/// Fault 20: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_server_loads_its_data_claims_wait_and_holds_stay() {
     let server = TestRedis::start().await.unwrap();
@@ -134,6 +138,7 @@ pub(crate) async fn while_loading<T>(server: &TestRedis, meanwhile: impl Future<
 }
 
 /// Row 21.
+/// Fault 21: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
     let server = TestRedis::start().await.unwrap();
@@ -164,6 +169,7 @@ async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
 }
 
 /// Row 22.
+/// Fault 22: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_writes_are_paused_everything_is_bounded_and_then_continues() {
     let server = TestRedis::start().await.unwrap();
@@ -188,6 +194,7 @@ async fn while_writes_are_paused_everything_is_bounded_and_then_continues() {
 }
 
 /// Row 24.
+/// Fault 24: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_does_no_harm() {
     let server = TestRedis::start().await.unwrap();
@@ -212,6 +219,7 @@ async fn script_flush_does_no_harm() {
 }
 
 /// Row 25; the suite tests the holder, this the waiters.
+/// Fault 25: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_survive_a_flushall_and_deleted_queues_and_tokens() {
     let server = TestRedis::start().await.unwrap();

@@ -13,6 +13,7 @@ const NEEDED: &str = "resetchannels ~lock:* ~{lock:* &lock:* -@all +hello +auth 
                       +zrevrangebyscore";
 
 /// Row 41: the documented ACL suffices, and each part of it is needed.
+/// Fault 41: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acl_that_denies_something_is_final_at_once() {
     let server = TestRedis::start().await.unwrap();
@@ -54,6 +55,7 @@ async fn an_acl_that_denies_something_is_final_at_once() {
 }
 
 /// Row 43.
+/// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
     let server = TestRedis::start().await.unwrap();
@@ -111,6 +113,7 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
 }
 
 /// Row 43: `SET NX PX` of any client is a holder, and its release wakes no waiter.
+/// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     let server = TestRedis::start().await.unwrap();
@@ -133,6 +136,7 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
 }
 
 /// Row 43, for the key that is written last.
+/// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_token_is_reported_to_every_claim() {
     let server = TestRedis::start().await.unwrap();
@@ -167,6 +171,7 @@ async fn a_foreign_token_is_reported_to_every_claim() {
 }
 
 /// Row 43, while there is a waiter.
+/// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     let server = TestRedis::start().await.unwrap();
@@ -183,6 +188,7 @@ async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
 }
 
 /// Row 41, while there is a waiter.
+/// Fault 41: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     let server = TestRedis::start().await.unwrap();

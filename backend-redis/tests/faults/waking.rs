@@ -8,6 +8,7 @@ use crate::support::*;
 
 /// Hand-off rules 1 and 5: a grant stays in a socket while its owner cannot read it, lapses, and goes
 /// to the next waiter; when it is read later, it is verified first.
+/// Fault 4: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_arrives_too_late_is_discarded() {
     let testbed = Testbed::start().await;

@@ -74,6 +74,7 @@ pub(crate) async fn with_these(
 pub(crate) const ONE: (usize, &[usize]) = (3, &[1]);
 const TWO: (usize, &[usize]) = (5, &[0, 3]);
 
+/// Fault 30: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_minority_of_dead_nodes_is_not_needed() {
     with_a_minority(
@@ -84,6 +85,7 @@ async fn a_minority_of_dead_nodes_is_not_needed() {
     .await;
 }
 
+/// Fault 19: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_nodes_are_not_waited_for() {
     with_a_minority(
@@ -94,6 +96,7 @@ async fn frozen_nodes_are_not_waited_for() {
     .await;
 }
 
+/// Fault 10: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_receive_nothing_are_not_waited_for() {
     with_a_minority(
@@ -105,6 +108,7 @@ async fn nodes_that_receive_nothing_are_not_waited_for() {
 }
 
 /// The nodes execute the requests, and the replies are lost.
+/// Fault 11: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_execute_without_replying_are_not_waited_for() {
     with_a_minority(
@@ -116,6 +120,7 @@ async fn nodes_that_execute_without_replying_are_not_waited_for() {
 }
 
 /// Replies held back for longer than the whole test: a delay that works on any machine.
+/// Fault 13: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_nodes_are_not_waited_for() {
     with_a_minority(
@@ -132,6 +137,7 @@ async fn slow_nodes_are_not_waited_for() {
     .await;
 }
 
+/// Fault 16: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flapping_nodes_are_not_waited_for() {
     let quorum = TestQuorum::new(3, LONG).await;
@@ -152,6 +158,7 @@ async fn flapping_nodes_are_not_waited_for() {
     quorum.drained().await;
 }
 
+/// Faults 26, 27: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_became_replicas_are_not_asked() {
     with_a_minority(
@@ -174,6 +181,7 @@ async fn nodes_that_became_replicas_are_not_asked() {
 }
 
 /// A full node still releases what it has, which the test sees before it heals the node.
+/// Fault 37: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_nodes_do_not_vote_and_are_freed() {
     with_a_minority(

@@ -26,6 +26,7 @@ async fn read_again(lines: &Lines) {
     }
 }
 
+/// Fault 33: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
     let (quorum, clocks) = skewed(LONG).await;
@@ -61,6 +62,7 @@ async fn a_node_with_a_wrong_clock_is_excluded_and_not_needed() {
     assert!(acquire(&quorum.direct(LONG).await, "lock").await.fencing_token() > last.unwrap());
 }
 
+/// Fault 33: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     let (quorum, clocks) = skewed(LONG).await;
@@ -120,6 +122,7 @@ async fn tokens_rise_over_clocks_that_differ_within_the_tolerance() {
 }
 
 /// Row 35: leases that expire a hundredth too early on every node.
+/// Fault 35: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
     let (quorum, clocks) = skewed(LONG).await;

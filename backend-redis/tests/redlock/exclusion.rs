@@ -183,6 +183,7 @@ fn overlaps(violations: &[Violation]) -> usize {
     violations.iter().filter(|it| matches!(it, Violation::Overlap { .. })).count()
 }
 
+/// Fault 17: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_hold_while_majorities_forget() {
     const FEW: u64 = 300;

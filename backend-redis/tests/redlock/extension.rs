@@ -8,6 +8,7 @@ use crate::support::*;
 const ROLLING: &str = "ttl=3s&restart_delay=4200ms&clock_tolerance=500ms";
 
 /// Each node loses the lock once; it is reinstalled on each before the next node restarts.
+/// Fault 17: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
     let quorum = TestQuorum::new(3, ROLLING).await;
@@ -40,6 +41,7 @@ async fn a_holder_survives_the_restart_of_all_nodes_one_by_one() {
     quorum.drained().await;
 }
 
+/// Fault 25: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_lock_is_lost_at_the_next_renewal_and_does_not_come_back() {
     let quorum = TestQuorum::new(3, LONG).await;

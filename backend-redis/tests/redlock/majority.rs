@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::support::*;
 
 /// Row 30.
+/// Fault 30: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_the_error_lists_each_nodes_report() {
     let quorum = TestQuorum::new(3, LONG).await;
@@ -81,6 +82,7 @@ async fn a_release_without_a_majority_is_reported_and_completed_later() {
 }
 
 /// Row 30: what a round acquired on too few nodes is released while the others are unreachable.
+/// Fault 30: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_round_without_a_majority_is_released_at_once() {
     let quorum = TestQuorum::new(5, LONG).await;
@@ -113,6 +115,7 @@ async fn no_round_leaves_a_key_on_any_node() {
 }
 
 /// Lesson 19: other libraries returned locks that had expired in transit.
+/// Fault 4: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_arrives_after_its_expiry_is_not_a_grant() {
     let params = "ttl=300ms&restart_delay=90s&clock_tolerance=10s&node_timeout=5s";
@@ -140,6 +143,7 @@ async fn a_grant_that_arrives_after_its_expiry_is_not_a_grant() {
 }
 
 /// The two nodes that are cut off do not reply; the third one's reply is not enough to continue.
+/// Fault 10: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_without_a_majority_gets_an_error_by_the_deadline() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -165,6 +169,7 @@ async fn a_client_without_a_majority_gets_an_error_by_the_deadline() {
 
 /// An extension reinstalls the lock on a node that came later. It is released there even if the reply
 /// is lost.
+/// Fault 7: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_lost_reply_acquired_is_released() {
     const TTL: Duration = ms(12_000);

@@ -21,6 +21,7 @@ async fn says(node: &TestRedis, word: &str) -> bool {
 }
 
 /// Row 20.
+/// Fault 20: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_load_their_data_are_not_waited_for() {
     with_a_minority(
@@ -51,6 +52,7 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
 }
 
 /// Row 21.
+/// Fault 21: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_run_a_long_script_are_not_waited_for() {
     with_a_minority(
@@ -75,6 +77,7 @@ async fn nodes_that_run_a_long_script_are_not_waited_for() {
 }
 
 /// Row 22.
+/// Fault 22: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_whose_writes_are_paused_are_not_waited_for() {
     with_a_minority(
@@ -90,6 +93,7 @@ async fn nodes_whose_writes_are_paused_are_not_waited_for() {
 }
 
 /// Row 24, on all nodes.
+/// Fault 24: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_is_not_noticed() {
     let quorum = TestQuorum::new(3, LONG).await;
@@ -118,6 +122,7 @@ async fn script_flush_is_not_noticed() {
 }
 
 /// Row 38.
+/// Fault 38: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_cannot_save_are_not_waited_for() {
     let node = || RedisOptions::new().arg("--enable-protected-configs").arg("local");

@@ -3,6 +3,7 @@
 use crate::support::*;
 
 /// Row 17: a majority loses its data. No other client is granted before the holder is notified.
+/// Fault 17: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notified() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -57,6 +58,7 @@ async fn without_the_delay_two_hold_at_once() {
 
 /// FLUSHALL does not change the server's run. Only the incarnation record shows that its locks are
 /// gone.
+/// Fault 25: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flushed_node_is_excluded_like_a_restarted_one() {
     let quorum = TestQuorum::new(3, QUICK).await;

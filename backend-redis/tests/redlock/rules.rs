@@ -33,6 +33,7 @@ async fn without(quorum: &TestQuorum, nodes: &[usize], params: &str) -> (Lines, 
 ///
 /// Kept by `incarnation::verdict`: a record that is `Born` is `Quarantined` until the delay has passed.
 /// A client B that was connected before also waits by its own clock, in `RestartTracker::observe`.
+/// Fault 26: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -107,6 +108,7 @@ async fn a_node_is_as_old_as_its_record_to_the_microsecond() {
 /// a and c restart; A has one vote of one, and B has one of one.
 ///
 /// Kept by `votes::majority`: of all that are configured, `votes.len()`.
+/// Fault 30: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_of_those_that_reply_is_not_a_quorum() {
     let quorum = TestQuorum::new(3, LONG).await;
@@ -223,6 +225,7 @@ async fn a_released_round_is_never_requested_again() {
 /// A's release arrives when its lock has expired and B has it.
 ///
 /// Kept by `free.lua`: `if value == ME …`.
+/// Fault 8: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_release_does_not_free_a_successor() {
     let quorum = TestQuorum::new(3, LONG).await;

@@ -25,6 +25,7 @@ async fn used(node: &TestRedis) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
+/// Fault 41: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_rules_suffice_and_all_are_used() {
     let nodes = Nodes::start(4).await;

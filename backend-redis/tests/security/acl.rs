@@ -81,6 +81,7 @@ async fn the_rules_for_notifications_of_foreign_releases_are_optional() {
     }
 }
 
+/// Fault 41: sentinel
 #[tokio::test]
 async fn the_rules_for_sentinel_suffice() {
     let topology = TestSentinel::start().await.unwrap();
@@ -105,6 +106,7 @@ async fn the_rules_for_sentinel_suffice() {
     }
 }
 
+/// Fault 41: cluster
 #[tokio::test]
 async fn the_rules_for_a_cluster_suffice_and_each_is_needed() {
     let cluster = TestCluster::start().await.unwrap();

@@ -29,6 +29,7 @@ impl Write for Log {
 }
 
 /// One test, since the subscriber of `tracing` is global.
+/// Fault 41: redis
 #[tokio::test]
 async fn a_wrong_password_is_refused_and_never_shown() {
     let log = Log::default();

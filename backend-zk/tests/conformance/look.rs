@@ -1,17 +1,12 @@
 //! What is on the servers, read without the library under test.
 
-use std::error::Error as Cause;
-
-use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_core::Result;
+use fencelock_testkit::proxied::cannot;
 use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::zookeeper_client::{Client, Error as ZkError};
 
 /// The path below which all locks of the suite are.
 pub(crate) const ROOT: &str = "/suite/locks";
-
-pub(crate) fn cannot(doing: &str, cause: impl Into<Box<dyn Cause + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Refused, format!("cannot {doing}")).caused_by(cause)
-}
 
 /// The node's name for a lock's prefix and name.
 fn encode(key: &str) -> String {

@@ -2,18 +2,18 @@
 //! break connections.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result, url};
-use fencelock_testkit::proxy::{Direction, NetworkFault, Proxy, framing, lose_one_reply};
+use fencelock_testkit::proxied::{self, cannot};
+use fencelock_testkit::proxy::{NetworkFault, Proxy, framing};
 use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::Client;
 use tokio::sync::OnceCell;
 
-use crate::look::{self, ROOT, cannot};
+use crate::look::{self, ROOT};
 
 const LOGIN: &str = "digest:suite:correct-horse-battery";
 
@@ -77,15 +77,7 @@ impl Store for Namespace {
     }
 
     fn backdoors(&self) -> &[Backdoor] {
-        &[
-            Backdoor::Inspect,
-            Backdoor::Expire,
-            Backdoor::CutOff,
-            Backdoor::SlowReplies,
-            Backdoor::LoseReply,
-            Backdoor::NetworkFaults,
-            Backdoor::Processes,
-        ]
+        proxied::BACKDOORS
     }
 
     fn why_not(&self, _: Backdoor) -> String {
@@ -97,7 +89,7 @@ impl Store for Namespace {
     }
 
     fn connections(&self) -> Option<u64> {
-        Some(self.proxies.iter().map(|proxy| proxy.stats().open).sum())
+        Some(proxied::connections(&self.proxies))
     }
 
     async fn leftovers(&self) -> Result<Vec<String>> {
@@ -112,35 +104,12 @@ impl Store for Namespace {
         look::expire(&self.client, &self.prefix, name).await
     }
 
-    async fn cut_off(&self) -> Result<()> {
-        for proxy in &self.proxies {
-            proxy.black_hole(Direction::ToServer);
-            proxy.black_hole(Direction::ToClient);
-        }
-        Ok(())
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
+        proxied::inject_fault(&self.proxies, fault).await
     }
 
     async fn heal(&self) -> Result<()> {
-        for proxy in &self.proxies {
-            proxy.heal().await.map_err(|error| cannot("heal", error))?;
-        }
-        Ok(())
-    }
-
-    async fn delay_replies(&self, by: Duration) -> Result<()> {
-        self.proxies.iter().for_each(|proxy| proxy.delay(Direction::ToClient, by));
-        Ok(())
-    }
-
-    async fn lose_next_reply(&self) -> Result<()> {
-        lose_one_reply(&self.proxies).map_err(|error| cannot("lose a reply", error))
-    }
-
-    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
-        for proxy in &self.proxies {
-            proxy.apply(fault).await.map_err(|error| cannot("break connections", error))?;
-        }
-        Ok(())
+        proxied::heal(&self.proxies).await
     }
 
     fn peer_address(&self) -> String {

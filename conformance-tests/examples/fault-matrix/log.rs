@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use crate::marks::Test;
+
 /// How a test went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -26,7 +28,7 @@ impl Log {
         }))
     }
 
-    /// `source` tells the main file of the program at a path.
+    /// `source` returns the main file of the program at a path.
     pub(crate) fn parse(text: &str, source: impl Fn(&str) -> Option<String>) -> Log {
         let mut log = Log::default();
         let mut target = None;
@@ -43,6 +45,17 @@ impl Log {
         log
     }
 
+    /// The full name of a test in a source, and its outcome.
+    pub(crate) fn find(&self, test: &Test) -> (String, Option<&Outcome>) {
+        let is_it = |((target, name), _): &(&(String, String), &Outcome)| {
+            *target == test.target && is_named(name, test)
+        };
+        match self.0.iter().find(is_it) {
+            Some(((_, name), outcome)) => (name.clone(), Some(outcome)),
+            None => ([&test.file[..], std::slice::from_ref(&test.name)].concat().join("::"), None),
+        }
+    }
+
     pub(crate) fn outcome(&self, target: &str, name: &str) -> Option<&Outcome> {
         self.0.get(&(target.to_owned(), name.to_owned()))
     }
@@ -53,7 +66,16 @@ fn program(running: &str) -> Option<&str> {
     running.rsplit_once(" (")?.1.strip_suffix(')')
 }
 
-/// `backend-redis/tests/faults` for its `main.rs`, as people say it.
+/// Whether a name in the log is that of a test in a source. A module's path is its file's, or only
+/// the end of it where the target's main file says which file a module is.
+fn is_named(name: &str, test: &Test) -> bool {
+    let mut parts: Vec<&str> = name.split("::").collect();
+    parts.pop() == Some(&*test.name)
+        && parts.is_empty() == test.file.is_empty()
+        && parts.iter().rev().eq(test.file.iter().rev().take(parts.len()))
+}
+
+/// `backend-redis/tests/faults` for its `main.rs`.
 fn name_of(main: &str) -> String {
     let name = main.strip_suffix(".rs").unwrap_or(main);
     name.strip_suffix("/main").unwrap_or(name).to_owned()
@@ -80,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_of_one_path_are_told_apart_by_their_sources() {
+    fn targets_of_one_path_are_distinguished_by_their_sources() {
         let log = "
      Running tests/faults/main.rs (target/debug/deps/faults-a)
 running 2 tests
 test one::works ... ok
 test two::works ... ignored, no server
-test three::works ... ignored (no door (yet))
+test three::works ... ignored (no server (yet))
 test result: ok. 1 passed; 0 failed; 1 ignored
      Running tests/faults/main.rs (target/debug/deps/faults-b)
 test one::works   ... FAILED
@@ -107,7 +129,7 @@ test core/src/lib.rs - (line 3) ... ok
         let ignored = Outcome::Ignored("no server".to_owned());
         assert_eq!(log.outcome("redis/tests/faults", "one::works"), Some(&Outcome::Passed));
         assert_eq!(log.outcome("redis/tests/faults", "two::works"), Some(&ignored));
-        let in_brackets = Outcome::Ignored("no door (yet)".to_owned());
+        let in_brackets = Outcome::Ignored("no server (yet)".to_owned());
         assert_eq!(log.outcome("redis/tests/faults", "three::works"), Some(&in_brackets));
         assert_eq!(log.outcome("zk/tests/faults", "one::works"), Some(&Outcome::Failed));
         assert_eq!(log.outcome("core/src/lib", "deep::works"), Some(&Outcome::Passed));

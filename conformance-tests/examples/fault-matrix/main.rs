@@ -1,14 +1,16 @@
 //! The fault matrix: what every store does about every fault, as the tests of this run have shown.
 //!
-//! [`rows`] says which tests prove which cell. This reads the output of `cargo test`, joins the two
-//! and writes docs/faults.md, or checks that what is written there is what this run has shown. No
-//! cell may be empty, and a test that is named must have run and passed: so nothing is said of a
-//! store that its tests have ceased to show. `./test` runs it at its end.
+//! `faults.txt` lists the faults, and marks in the tests' sources say which test shows which cell
+//! ([`marks`]). This joins the two with the output of `cargo test` and writes docs/faults.md, or
+//! checks that the page is what this run has shown. Each cell needs a test or a reason, and a marked
+//! test must have run and passed: so the page claims nothing that tests have ceased to show.
+//! `./test` runs it at its end.
 
+mod faults;
 mod log;
+mod marks;
 mod page;
-mod rows;
-mod table;
+mod store;
 mod verdict;
 
 use std::error::Error;
@@ -18,6 +20,7 @@ use std::process::ExitCode;
 use log::Log;
 use verdict::Judgement;
 
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
 
 fn main() -> ExitCode {
@@ -36,10 +39,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The page that a run deserves.
+/// The page that a run has shown.
 fn run(log: &Path) -> Result<String, Box<dyn Error>> {
+    let (groups, marks) = (faults::listed()?, marks::read(Path::new(ROOT))?);
     let log = Log::read(log)?;
-    let Judgement { rows, errors, not_shown } = verdict::verdict(rows::GROUPS, &log);
+    let Judgement { rows, errors, not_shown } = verdict::verdict(&groups, &marks, &log);
     for what in not_shown {
         println!("fault-matrix: not shown by this run: {what}");
     }

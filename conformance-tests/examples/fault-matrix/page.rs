@@ -1,6 +1,7 @@
-//! The matrix in words: docs/faults.md.
+//! The matrix as text: docs/faults.md.
 
-use crate::table::{ALL, Store};
+use crate::faults::Fault;
+use crate::store::{ALL, Store};
 use crate::verdict::{Cell, Judged};
 
 const BEGINNING: &str = "\
@@ -43,10 +44,11 @@ fn table(rows: &[Judged<'_>]) -> String {
         titles.join(" | "),
         ":-:|".repeat(titles.len())
     );
-    for Judged { row, cells, .. } in rows {
+    for Judged { fault, cells, .. } in rows {
         let marks: Vec<&str> = cells.iter().map(mark).collect();
         let marks = marks.join(" | ");
-        table += &format!("| {} | {} | {} | {marks} |\n", row.number, row.fault, row.demand);
+        let Fault { number, fault, required, .. } = fault;
+        table += &format!("| {number} | {fault} | {required} | {marks} |\n");
     }
     table
 }
@@ -54,13 +56,13 @@ fn table(rows: &[Judged<'_>]) -> String {
 fn mark(cell: &Cell) -> &'static str {
     match cell {
         Cell::Proved => "✓",
-        Cell::Allowed => "⚠",
-        Cell::Ignored => "–",
+        Cell::Permitted => "⚠",
+        Cell::Untestable => "–",
     }
 }
 
 fn notes(row: &Judged<'_>) -> String {
-    let mut notes = format!("- **{}** {}\n", row.row.number, row.row.fault);
+    let mut notes = format!("- **{}** {}\n", row.fault.number, row.fault.fault);
     for (stores, note) in &row.notes {
         notes += &format!("  - {}: {note}\n", names(stores));
     }

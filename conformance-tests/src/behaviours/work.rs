@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Locks, LostReason, Result};
-use tokio::task::{JoinHandle, JoinSet};
+use fencelock_core::{ErrorKind, Guard, Locks, LostReason};
+use tokio::task::JoinSet;
 
 use crate::history::checker::Rules;
 use crate::history::{Event, Worker};
 use crate::how::How;
 use crate::suite::context::Context;
+pub(super) use crate::suite::waiting::assert_kind;
+use crate::suite::waiting::{self, Waiter};
 
 /// Each of `clients` holds `name` `rounds` times, all of them concurrently, in the mode that `how`
 /// gives for the client's index. Returns the history.
@@ -111,11 +113,6 @@ pub(super) async fn release_is_not_held(context: &Context, guard: Guard) {
     assert_kind(&error, ErrorKind::NotHeld);
 }
 
-/// Checks the kind of an error.
-pub(super) fn assert_kind(error: &Error, kind: ErrorKind) {
-    assert_eq!(error.kind(), kind, "{error}");
-}
-
 /// A hold time after which a loss is quickly awaited.
 pub(super) const BRIEFLY: Duration = Duration::from_millis(60);
 
@@ -127,18 +124,8 @@ pub(super) const SHORT_TTL: Duration = Duration::from_secs(1);
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(300);
 
 /// Acquires in the background.
-pub(super) fn spawn_waiter(locks: &Locks, name: &str, how: How) -> JoinHandle<Result<Guard>> {
-    let lock = how.lock(locks, name);
-    tokio::spawn(async move { lock.acquire().await })
-}
-
-/// Awaits the grant of a waiter.
-pub(super) async fn until_granted(
-    context: &Context,
-    what: &str,
-    waiter: JoinHandle<Result<Guard>>,
-) -> Guard {
-    context.soon(what, waiter).await.expect("the waiter did not panic").expect("granted")
+pub(super) fn spawn_waiter(locks: &Locks, name: &str, how: How) -> Waiter {
+    waiting::spawn_waiter(how.lock(locks, name))
 }
 
 /// Acquires in a mode, at once.

@@ -1,23 +1,61 @@
-//! The ways in which a network harms every connection, as values: what the suite asks of the proxies
-//! in front of a store.
+//! The faults of a network, as values: for the suite, for proxies, and for whole deployments.
 
-/// Something that befalls all connections.
+use std::time::Duration;
+
+use super::Backdoor;
+
+/// A fault of the connections between all clients and a store, until it is healed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NetworkFault {
-    /// Nothing reaches the server any more; its replies would.
+    /// Nothing passes in either direction, and connections stay up.
+    CutOff,
+    /// No request reaches the server; its replies would pass.
     RequestsLost,
     /// The server executes requests, and its replies are lost.
     RepliesLost,
-    /// The connections there are end by an RST; new ones are welcome.
-    Resets,
-    /// Up and down once a second, down for a third of it.
-    Flapping,
+    /// Connections are reset; new ones are accepted.
+    ConnectionsReset,
+    /// The line goes down and up once a second.
+    Flapping {
+        /// How long it is down.
+        down: Duration,
+        /// What happens to clients that connect meanwhile.
+        new: NewConnections,
+    },
+    /// Each reply arrives this much later.
+    SlowReplies(Duration),
+    /// The reply to the next request is lost, and its connection is reset.
+    ReplyDropped,
+    /// Requests are held back, and delivered all at once when it is healed.
+    Stalled,
     /// Bytes that belong to no protocol come before the next reply.
     Garbage,
     /// The next reply ends in its middle, and the connection with it.
     Torn,
     /// The next reply arrives with every bit of it flipped.
     Flipped,
-    /// A line that carries 20 kB a second.
+    /// The line carries 20 kB a second.
     Narrow,
+}
+
+/// What happens to clients that connect while the line is down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NewConnections {
+    /// There is no listener: connecting fails.
+    Refused,
+    /// Connecting succeeds, and a FIN follows.
+    Closed,
+}
+
+impl NetworkFault {
+    /// The backdoor that a harness offers for it.
+    #[must_use]
+    pub fn backdoor(self) -> Backdoor {
+        match self {
+            NetworkFault::CutOff => Backdoor::CutOff,
+            NetworkFault::SlowReplies(_) => Backdoor::SlowReplies,
+            NetworkFault::ReplyDropped => Backdoor::LoseReply,
+            _ => Backdoor::NetworkFaults,
+        }
+    }
 }

@@ -36,7 +36,7 @@ impl ScratchStore {
     /// A part of the store that `url` names; `word` says for what, to people.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for what is no URL.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an invalid URL.
     pub fn new(connect: Connect, url: &str, word: &str) -> Result<ScratchStore> {
         let parsed = StoreUrl::parse(url).map_err(|error| error.during(Operation::Connect))?;
         let directory = match parsed.scheme() {
@@ -69,7 +69,7 @@ impl ScratchStore {
     /// To be called before any other client connects.
     ///
     /// # Errors
-    /// When the store cannot be reached: a run makes no sense then.
+    /// When the store cannot be reached: the run is pointless then.
     pub async fn open(&self) -> Result<()> {
         let client = (self.connect)(&Params::under(self.prefix()).on_url(&self.url)).await?;
         *lock(&self.client) = Some(client);

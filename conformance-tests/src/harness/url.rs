@@ -23,14 +23,14 @@ impl UrlHarness {
     /// The store that `url` names.
     ///
     /// # Errors
-    /// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for what is no URL.
+    /// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for an invalid URL.
     pub fn new(connect: Connect, url: &str) -> Result<UrlHarness> {
         let scratch = ScratchStore::new(connect, url, "conformance")?;
         let name = StoreUrl::parse(url)?.scheme().to_owned();
         Ok(UrlHarness { name, connect, scratch: Some(scratch) })
     }
 
-    /// Connects once, to find out whether there is any sense in the suite.
+    /// Connects once, to fail early when the store cannot be reached.
     pub(crate) async fn open_store(&self) -> Result<()> {
         match &self.scratch {
             Some(scratch) => scratch.open().await,
@@ -46,7 +46,7 @@ impl UrlHarness {
         }
     }
 
-    /// For [`peer_main_if_asked`](crate::peer_main_if_asked): a peer is told its URL by its
+    /// For [`peer_main_if_asked`](crate::peer_main_if_asked): a peer gets its URL from its
     /// parent.
     pub(crate) fn of_peer(connect: Connect) -> UrlHarness {
         UrlHarness { name: "peer".to_owned(), connect, scratch: None }

@@ -1,6 +1,6 @@
-//! Judges recorded histories: who believed to hold what, and when.
+//! Judges recorded histories: which claim believed to hold what, and when.
 //!
-//! A claim lasts from the return of acquire to the earliest of: release called, loss told, the
+//! A claim lasts from the return of acquire to the earliest of: release called, loss reported, the
 //! last known end of its validity. That is within the time for which the holder really believed,
 //! so whatever is found here is a fault; what is not found may still be one.
 
@@ -12,7 +12,7 @@ use fencelock_core::Mode;
 
 use crate::history::{Event, What};
 
-/// What to judge by, beside exclusion and tokens.
+/// What to check, in addition to exclusion and tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// A claim that was seen queued is granted before later claims.
@@ -21,8 +21,8 @@ pub struct Rules {
     pub granted_within: Option<Duration>,
     /// As `arrival_order`, for claims that asked this much later, even if none was seen queued.
     pub asked_later: Option<Duration>,
-    /// Two may hold together, since the store lost what it knew: then only a grant that was told
-    /// before another was asked for has the smaller token for sure.
+    /// Two may hold together, after the store lost its data: then only a grant that was reported
+    /// before another was requested has the smaller token for sure.
     pub overlaps_are_admitted: bool,
 }
 
@@ -62,18 +62,18 @@ pub enum Violation {
         /// The token of the stale write.
         token: u64,
     },
-    /// A free lock was not given to those who waited.
+    /// A free lock was not granted to its waiters.
     Stuck {
         /// The lock.
         lock: String,
         /// For how long.
         nanos: u64,
     },
-    /// One who came later was granted first.
+    /// A later claim was granted first.
     OutOfOrder {
         /// The lock.
         lock: String,
-        /// The token of the one who was overtaken, and of the one who overtook.
+        /// The tokens of the claim that was overtaken, and of the one that overtook it.
         tokens: (u64, u64),
     },
 }
@@ -165,8 +165,8 @@ struct Span {
 }
 
 impl Span {
-    /// An exclusive grant whose place among the others is known. Of a belief that had ended before
-    /// anybody looked, nothing tells when it was granted.
+    /// An exclusive grant whose place among the others is known. If the belief had ended before
+    /// the guard was checked, the time of the grant is unknown.
     fn in_order(&self) -> Option<Grant> {
         let exclusive = self.mode == Mode::Exclusive;
         self.grant.filter(|grant| exclusive && grant.until >= self.invoked)
@@ -184,7 +184,7 @@ struct Grant {
 }
 
 impl Grant {
-    /// When it had been granted for sure: acquire had returned, or the belief was over by then. A
+    /// When it had been granted for sure: acquire had returned, or the belief had ended by then. A
     /// machine that stands still in between can have others hold it first.
     fn surely(&self) -> u64 {
         self.from.min(self.until)
@@ -292,14 +292,14 @@ fn tokens(lock: &str, spans: &[Span], told_first: bool) -> Vec<Violation> {
             Some((if told_first { span.invoked } else { grant.surely() }, grant))
         })
         .collect();
-    let mut by_telling: Vec<Grant> = by_asking.iter().map(|(_, grant)| *grant).collect();
+    let mut by_report: Vec<Grant> = by_asking.iter().map(|(_, grant)| *grant).collect();
     by_asking.sort_by_key(|(since, _)| *since);
-    by_telling.sort_by_key(Grant::surely);
-    let mut earlier = by_telling.iter().peekable();
+    by_report.sort_by_key(Grant::surely);
+    let mut earlier = by_report.iter().peekable();
     let mut largest = 0;
     for (since, Grant { token, .. }) in by_asking {
-        while let Some(told) = earlier.next_if(|told| told.surely() < since) {
-            largest = told.token.max(largest);
+        while let Some(reported) = earlier.next_if(|grant| grant.surely() < since) {
+            largest = reported.token.max(largest);
         }
         if token < largest {
             let lock = lock.to_owned();
@@ -323,7 +323,7 @@ fn stale_writes(lock: &str, events: &[&Event]) -> Vec<Violation> {
     violations
 }
 
-/// Periods with waiters but without a holder. Those who never got an answer do not
+/// Periods with waiters but without a holder. Claims that never got an answer do not
 /// count: they may have been killed.
 fn stuck(lock: &str, spans: &[Span], bound: Duration) -> Vec<Violation> {
     let mut steps: Vec<(u64, i64, i64)> = Vec::new();
@@ -359,7 +359,7 @@ fn stuck(lock: &str, spans: &[Span], bound: Duration) -> Vec<Violation> {
     violations
 }
 
-/// Whoever asks after the time that `arrived` says of somebody is granted after that one.
+/// A claim that asks after another has arrived, by `arrived`, is granted after it.
 fn out_of_order(
     lock: &str,
     spans: &[Span],
@@ -369,7 +369,7 @@ fn out_of_order(
         spans.iter().filter_map(|span| Some((span, span.in_order()?))).collect();
     granted.sort_by_key(|(_, grant)| grant.surely());
     let mut violations = Vec::new();
-    // Of those granted so far, who asked last.
+    // Of the claims granted so far, the one that asked last.
     let mut last: Option<(u64, u64)> = None;
     for (span, grant) in granted {
         if let (Some((asked, first)), Some(arrived)) = (last, arrived(span))

@@ -2,7 +2,7 @@
 //!
 //! It is this program, executed again; its `main` recognises that by an environment variable. The
 //! store's address, which may hold a password, goes through its standard input, not through
-//! arguments that everybody on the machine can read.
+//! arguments that every user of the machine can read.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -201,7 +201,7 @@ impl Peer {
         Ok(stop(self.pid).await?)
     }
 
-    /// Lets a frozen process go on.
+    /// Lets a frozen process continue.
     ///
     /// # Errors
     /// When the process is gone.
@@ -212,7 +212,7 @@ impl Peer {
     /// Kills the process. Whatever it was asked answers that it is gone.
     ///
     /// # Errors
-    /// When it has no process id any more.
+    /// When it has ended and has no process id.
     pub fn send_kill(&self) -> Result<(), PeerError> {
         self.signal(Signal::KILL)
     }

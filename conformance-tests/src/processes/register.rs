@@ -31,7 +31,7 @@ pub struct Writes {
     pub accepted: u64,
     /// Reads and writes that were refused for their stale token.
     pub rejected: u64,
-    /// Accepted writes by a token that a larger one had overtaken.
+    /// Accepted writes by a token after one by a larger token.
     pub stale: u64,
     /// Accepted writes that did not build on the one before: an update was lost.
     pub lost_updates: u64,

@@ -19,11 +19,12 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::harness::network_fault::NetworkFault;
 use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
 use crate::history::checker::{Rules, assert_clean, check};
 use crate::processes::peer::Peer;
-use crate::suite::waiting::{self, CHECK_EVERY};
+use crate::suite::waiting::{self, CHECK_EVERY, Waiter};
 use crate::time::clock::ServerClock;
 use crate::time::frozen_runtime::FrozenRuntime;
 
@@ -129,6 +130,22 @@ impl Context {
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// Applies `fault` to the connections of all clients.
+    ///
+    /// # Panics
+    /// When the harness cannot.
+    pub async fn inject_fault(&self, fault: NetworkFault) {
+        self.store.inject_fault(fault).await.expect("the fault is injected");
+    }
+
+    /// Ends all network faults.
+    ///
+    /// # Panics
+    /// When the harness cannot.
+    pub async fn heal(&self) {
+        self.store.heal().await.expect("healed");
     }
 
     /// The store's profile.
@@ -264,6 +281,15 @@ impl Context {
         waiting::acquire_within(self.patience, locks, name).await
     }
 
+    /// Awaits the grant of a [waiter](waiting::spawn_waiter).
+    ///
+    /// # Panics
+    /// When it is not granted.
+    pub async fn until_granted(&self, what: &str, waiter: Waiter) -> Guard {
+        self.step(what);
+        waiting::until_granted_within(self.patience, what, waiter).await
+    }
+
     /// Releases `guard`, at once.
     ///
     /// # Panics
@@ -321,8 +347,8 @@ impl Context {
         lock(&self.step).clone()
     }
 
-    /// After the behaviour: nothing may be left, neither by `inspect` nor by the harness's own
-    /// look.
+    /// After the behaviour: nothing may be left, by `inspect` and by the harness's own
+    /// inspection.
     pub(crate) async fn audit(&self) -> Result<(), String> {
         let audited = timeout(self.patience * 2, self.nothing_left()).await;
         let left = audited.map_err(|_| "the store did not answer".to_owned());

@@ -32,7 +32,7 @@ pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
     serve_if_asked(harnesses);
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(usual_threads()));
-    // Somebody may look for a test of another target: only a run of all must not be empty.
+    // A filter may name a test of another target: only a run of all must not be empty.
     let whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.ignored;
     let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS, RunState::default());
     if arguments.list || (report.is_empty() && !whole) {
@@ -182,7 +182,7 @@ impl Report {
         )
     }
 
-    /// Why something that the suite made stays in the store, if it does. It is no part of the
+    /// Why something that the suite made stays in the store, if it does. It is not part of the
     /// [`verdict`](Report::verdict): the store may not let its user search it.
     #[must_use]
     pub fn left_behind(&self) -> Option<&Error> {

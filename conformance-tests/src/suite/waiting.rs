@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use fencelock_core::{Guard, Locks, Snapshot};
+use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, Result, Snapshot};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 /// How often a condition is checked that no event announces.
@@ -88,6 +89,30 @@ pub async fn acquire_within(bound: Duration, locks: &Locks, name: &str) -> Guard
 pub async fn release_within(bound: Duration, guard: Guard) {
     let what = format!("{} is released", guard.name());
     within(bound, &what, guard.release()).await.expect("released");
+}
+
+/// A task that waits for a lock.
+pub type Waiter = JoinHandle<Result<Guard>>;
+
+/// Starts a task that waits for `lock` as long as the lock says.
+pub fn spawn_waiter(lock: Lock) -> Waiter {
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+/// Awaits the grant of a [waiter](spawn_waiter).
+///
+/// # Panics
+/// When it is not granted within `bound`.
+pub async fn until_granted_within(bound: Duration, what: &str, waiter: Waiter) -> Guard {
+    within(bound, what, waiter).await.expect("the waiter did not panic").expect("granted")
+}
+
+/// Asserts the kind of an error.
+///
+/// # Panics
+/// When it is of another kind.
+pub fn assert_kind(error: &Error, kind: ErrorKind) {
+    assert_eq!(error.kind(), kind, "{error}");
 }
 
 fn timed_out(bound: Duration, what: &str) -> String {

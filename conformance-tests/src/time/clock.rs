@@ -56,7 +56,7 @@ impl ServerClock {
         self.is_ahead_by_micros(seconds * 1_000_000)
     }
 
-    /// The same, as finely as it goes: in small steps the clock runs at another rate.
+    /// Moves the clock in the smallest steps, so that it runs at another rate.
     ///
     /// # Errors
     /// When the file cannot be written.

@@ -54,6 +54,8 @@ impl DistributedLock for Server {
             let at = queue.position(claim);
             let held = at.map(|at| queue.entries[at].stage);
             let renewed = match (at, held) {
+                // A fixed lease is only confirmed.
+                (_, Some(Stage::Held { .. })) if claim.is_fixed_lease() => true,
                 (Some(at), Some(Stage::Held { token, .. })) => {
                     queue.entries[at].stage = Stage::Held { token, until };
                     true
@@ -117,7 +119,7 @@ impl DistributedLock for Server {
         for key in server.keys(name) {
             let gone = server.change(&key, |queue, _| {
                 let at = queue.entries.iter().position(|entry| {
-                    server.is(Mutant::EvictsAnybody) || participant_id(server, entry) == *who
+                    server.is(Mutant::EvictsAnyClaim) || participant_id(server, entry) == *who
                 });
                 let gone = match server.is(Mutant::EvictsNobody) {
                     true => at.map(|at| queue.entries[at].claim.clone()),
@@ -210,9 +212,17 @@ impl ToyAcquisition {
         });
         server.change(key, |queue, now| {
             let Some(at) = queue.position(claim) else { return (None, true) };
-            let granted = queue.entries[at].stage.grant().map(|(token, _)| token);
+            let stage = queue.entries[at].stage;
+            let granted = stage.grant().map(|(token, _)| token);
             if let Some(token) = granted {
-                let until = stored_until(server, now, claim.ttl());
+                let until = match stage {
+                    Stage::Held { until, .. }
+                        if server.is(Mutant::RepeatedAttemptExtendsNothing) =>
+                    {
+                        until
+                    }
+                    _ => stored_until(server, now, claim.ttl()),
+                };
                 queue.entries[at].stage = Stage::Held { token, until };
             } else if claim.if_busy() == IfBusy::Refuse && !server.is(Mutant::TryStaysQueued) {
                 queue.entries.remove(at);

@@ -1,4 +1,4 @@
-//! Every way of being wrong that these tests know, and who rejects it: one list, so that nothing
+//! Every way of being wrong that these tests know, and what rejects it: one list, so that nothing
 //! on it can lose its test unnoticed.
 //!
 //! Broken stores are made on purpose and run. The core has no switches for its faults: a person
@@ -68,6 +68,14 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         &[Suite("validity::validity_counts_from_before_the_request"), SeedsOfLeases],
     ),
     (
+        Mutant::RepeatedAttemptExtendsNothing,
+        &[Suite("replies::a_grant_found_again_is_relied_on_only_for_its_lease")],
+    ),
+    (
+        Mutant::ClockOfEachClient,
+        &[Suite("exclusion::clients_that_connected_at_different_times_exclude_each_other")],
+    ),
+    (
         Mutant::DoubleGrant,
         &[
             Suite("exclusion::clients_exclude_each_other"),
@@ -102,7 +110,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         &[Suite("cancel::waiters_cancelled_at_the_hand_off_lose_no_turn"), SeedsOfLeases],
     ),
     (Mutant::NoWakeUps, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
-    (Mutant::NobodyIsTold, &[SeedsOfLeases]),
+    (Mutant::GrantNotReported, &[SeedsOfLeases]),
     (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_waiters_that_fit")]),
     (
         Mutant::FrozenWaiterBlocks,
@@ -128,7 +136,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::HeldIsStray,
         &[SeedsOfLeases, Test(BACKENDS, "a_late_push_does_not_free_what_is_held")],
     ),
-    (Mutant::NobodyIsVerified, &[SeedsOfLeases]),
+    (Mutant::WaitersNotVerified, &[SeedsOfLeases]),
     (Mutant::SharedIsExclusive, &[Suite("modes::readers_hold_together")]),
     (Mutant::ReadersAlways, &[SeedsOfLeases]),
     (
@@ -144,7 +152,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::NamesMapSlashes, &[Suite("names::similar_names_are_different_locks")]),
     (Mutant::ShowsOwner, &[Suite("errors::no_secret_is_ever_shown")]),
     (
-        Mutant::EvictsAnybody,
+        Mutant::EvictsAnyClaim,
         &[Suite("inspecting::evicting_an_unknown_participant_changes_nothing")],
     ),
     (Mutant::EvictsNobody, &[Suite("inspecting::an_evicted_holder_is_lost")]),

@@ -1,10 +1,9 @@
 //! The harness of the toy store: it has every backdoor except other processes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::{Backdoor, Harness, Params, Store};
+use fencelock_conformance::{Backdoor, Harness, NetworkFault, Params, Store};
 use fencelock_core::{LockName, Locks, Result};
 
 use crate::mutant::Mutant;
@@ -37,7 +36,7 @@ impl ToyStore {
 #[async_trait]
 impl Store for ToyStore {
     async fn connect(&self, params: &Params) -> Result<Locks> {
-        Locks::new(self.server.clone(), "toy://", params.settings()?)
+        Locks::new(self.server.connected(), "toy://", params.settings()?)
     }
 
     fn backdoors(&self) -> &[Backdoor] {
@@ -64,23 +63,18 @@ impl Store for ToyStore {
         Ok(())
     }
 
-    async fn cut_off(&self) -> Result<()> {
-        self.server.cut();
+    async fn inject_fault(&self, fault: NetworkFault) -> Result<()> {
+        match fault {
+            NetworkFault::CutOff => self.server.cut(),
+            NetworkFault::SlowReplies(by) => self.server.delay(by),
+            NetworkFault::ReplyDropped => self.server.lose_next_reply(),
+            other => unreachable!("{other:?} is not offered"),
+        }
         Ok(())
     }
 
     async fn heal(&self) -> Result<()> {
         self.server.heal();
-        Ok(())
-    }
-
-    async fn delay_replies(&self, by: Duration) -> Result<()> {
-        self.server.delay(by);
-        Ok(())
-    }
-
-    async fn lose_next_reply(&self) -> Result<()> {
-        self.server.lose_next_reply();
         Ok(())
     }
 

@@ -19,6 +19,10 @@ pub(crate) enum Mutant {
     ForgetsEarly,
     /// Validity counts from the reply.
     DeadlineFromReply,
+    /// The answer to a repeated attempt counts the validity anew, but the server leaves the lease.
+    RepeatedAttemptExtendsNothing,
+    /// Leases end on a clock that begins when the client connects.
+    ClockOfEachClient,
     /// Now and then two are granted.
     DoubleGrant,
     /// Each attempt is a new claim, also that of one that asks again.
@@ -39,8 +43,8 @@ pub(crate) enum Mutant {
     WakeLostOnCancel,
     /// Waiters are not woken; only waiter checks find a grant.
     NoWakeUps,
-    /// Neither a push nor a look tells a waiter of its grant.
-    NobodyIsTold,
+    /// Neither a push nor a waiter check reports a grant.
+    GrantNotReported,
     /// A release serves one waiter, however many fit.
     WakesOnlyOne,
     /// A hand-off has no end until its claim confirms it.
@@ -55,9 +59,9 @@ pub(crate) enum Mutant {
     StrayIgnored,
     /// A push for a claim that does not wait is taken for a stray.
     HeldIsStray,
-    /// No look asks whether a waiter is still queued: a grant that its own late attempt confirmed
-    /// is never told.
-    NobodyIsVerified,
+    /// No waiter check asks whether a waiter is still queued: a grant that its own late attempt
+    /// confirmed is never reported.
+    WaitersNotVerified,
     // Modes.
     /// Readers exclude each other.
     SharedIsExclusive,
@@ -77,7 +81,7 @@ pub(crate) enum Mutant {
     /// What others may see is the proof of ownership.
     ShowsOwner,
     /// Evict removes any holder.
-    EvictsAnybody,
+    EvictsAnyClaim,
     /// Evict answers yes and does nothing.
     EvictsNobody,
     // Sessions.
@@ -95,10 +99,10 @@ pub(crate) enum Mutant {
     OwnNodeUnwatched,
     /// A waiter for permits watches only one holder.
     PermitsWatchOne,
-    /// Whoever has room for its permits takes them, though somebody ahead waits with a smaller
+    /// A claim with room for its permits takes them, though one ahead waits with a smaller
     /// limit.
     PermitsOvertake,
-    /// What the node before it does wakes its successor for good, whoever else is ahead.
+    /// What the node before it does wakes its successor for good, whichever others are ahead.
     SuccessorIsGranted,
 }
 

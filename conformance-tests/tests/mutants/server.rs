@@ -22,7 +22,7 @@ const REQUEST_BOUND: Duration = Duration::from_millis(200);
 pub(crate) struct Server {
     pub(crate) mutant: Option<Mutant>,
     pub(crate) clock: TokioClock,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     cut: AtomicBool,
     lose_next: AtomicBool,
     delay_nanos: AtomicU64,
@@ -75,6 +75,18 @@ impl Server {
         Arc::new(Server { mutant, ..Server::default() })
     }
 
+    /// The server as one more client reaches it.
+    pub(crate) fn connected(self: &Arc<Server>) -> Arc<Server> {
+        match self.is(Mutant::ClockOfEachClient) {
+            true => Arc::new(Server {
+                mutant: self.mutant,
+                state: self.state.clone(),
+                ..Server::default()
+            }),
+            false => self.clone(),
+        }
+    }
+
     pub(crate) fn is(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
     }
@@ -104,8 +116,8 @@ impl Server {
         keys
     }
 
-    /// Changes the queue of `key`, which also says whether to serve; then whoever fits is granted
-    /// and told.
+    /// Changes the queue of `key`, which also says whether to serve; then the claims that fit are
+    /// granted and notified.
     pub(crate) fn change<T>(
         &self,
         key: &str,

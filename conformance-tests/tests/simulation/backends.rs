@@ -1,4 +1,4 @@
-//! Directed tests with the simulated servers: timelines that chance meets too seldom, or whose
+//! Directed tests with the simulated servers: timelines that random runs reach too seldom, or whose
 //! damage a TTL hides, each shown by a backend that gets it wrong.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn link(process: u32, in_order: bool) -> Arc<Link> {
     Arc::new(Link::new(process, 1, &Conditions::made_by_hand(), in_order))
 }
 
-/// A server with leases whose processes look once a minute only.
+/// A server with leases whose processes check waiters only once a minute.
 struct Leases(Arc<LeaseServer>);
 
 impl Leases {
@@ -120,7 +120,7 @@ impl Sessions {
 }
 
 /// Whether a holder whose follower lost its leader knows of its loss when the leader gives the
-/// lock to somebody else.
+/// lock to another client.
 async fn stops_believing_in_time(mutant: Option<Mutant>) -> bool {
     let server = Sessions::new(mutant);
     let (one, _) = server.connect(1);
@@ -153,7 +153,7 @@ async fn a_node_deleted_by_a_person_is_a_loss_within_one_notification() {
     sleep(SECOND / 20).await;
     let deleted = Instant::now();
     server.0.evict(0);
-    let reason = timeout(MINUTE, guard.lost()).await.expect("told");
+    let reason = timeout(MINUTE, guard.lost()).await.expect("notified");
     assert_eq!(reason, LostReason::TakenAway);
     assert!(deleted.elapsed() <= Duration::from_millis(5), "{:?} later", deleted.elapsed());
 }
@@ -166,7 +166,7 @@ async fn a_stopped_process_finds_its_lock_lost_before_it_can_use_it() {
     let guard = one.lock("l0").acquire().await.expect("free");
     link.gate.shut();
     let successor = two.lock("l0").acquire().await.expect("the session expires");
-    assert!(!guard.is_held(), "true at the first look, before any timer has fired");
+    assert!(!guard.is_held(), "true at the first check, before any timer has fired");
     link.gate.open(&server.0.history, 1, &mut Dice::of(&[]));
     assert_eq!(guard.lost().await, LostReason::Expired);
     assert!(successor.is_held());
@@ -218,9 +218,9 @@ async fn a_follower_that_lags_behind_shows_every_read_the_same() {
     assert!(server.list(lagging.process, 0).keys().eq([&ahead]));
     assert!(server.watch(lagging, 0, ahead, fired), "what it shows is there to be watched");
     sleep(SECOND).await;
-    assert!(event.try_recv().is_err(), "told of what it does not know yet");
+    assert!(event.try_recv().is_err(), "notified of what it does not know yet");
     assert!(server.list(lagging.process, 0).contains_key(&ahead));
     server.caught_up(lagging.process);
     assert!(server.list(lagging.process, 0).keys().eq([&own]));
-    timeout(SECOND, event).await.expect("told when it has caught up").expect("not forgotten");
+    timeout(SECOND, event).await.expect("notified when it has caught up").expect("not forgotten");
 }

@@ -63,7 +63,7 @@ thread_local! {
     static PANICS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A panic in a background task is otherwise swallowed by its join handle, which nobody has.
+/// A panic in a background task is otherwise swallowed by its join handle, which is dropped.
 fn notice_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -138,10 +138,10 @@ async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
         running.push(Running { number, process, tasks });
     }
     let faults_end = Instant::now() + dice.millis(500..=8_000);
-    let mut troubles: Vec<JoinHandle<()>> = Vec::new();
+    let mut tasks_of_faults: Vec<JoinHandle<()>> = Vec::new();
     for running in &running {
         let dice = Dice::of(&[seed, 7, u64::from(running.number)]);
-        let trouble = NetworkFault {
+        let faults = ProcessFaults {
             number: running.number,
             gate: running.process.gate.clone(),
             link: running.process.link.clone(),
@@ -152,11 +152,11 @@ async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
             faults_end,
             locks: plan.habits.locks,
         };
-        troubles.push(tokio::spawn(trouble.run()));
+        tasks_of_faults.push(tokio::spawn(faults.run()));
     }
     let closed = close_some(&mut dice, &plan, &running).await;
-    for trouble in troubles {
-        let _ = trouble.await;
+    for faults in tasks_of_faults {
+        let _ = faults.await;
     }
     finish(&plan, &scene, running, closed).await;
     history
@@ -182,8 +182,8 @@ async fn finish(plan: &Plan, scene: &Scene, running: Vec<Running>, closed: bool)
             if crashed {
                 continue;
             }
-            // Whoever waits without a limit waits for others, who hold for a while at most, or for
-            // the leases of the crashed: together for longer than one minute, now and then.
+            // A claim that waits without a limit waits for others, which hold for a
+            // while, or for the leases of the crashed: in all sometimes for longer than a minute.
             if timeout(Duration::from_secs(600), task).await.is_err() {
                 history.fail(format!("a client of process {number} never ends"));
             }
@@ -217,7 +217,7 @@ async fn settle(plan: &Plan, scene: &Scene) {
 }
 
 /// What happens to one process until the faults end.
-struct NetworkFault {
+struct ProcessFaults {
     number: u32,
     gate: Arc<Gate>,
     link: Option<Arc<Link>>,
@@ -229,7 +229,7 @@ struct NetworkFault {
     locks: usize,
 }
 
-impl NetworkFault {
+impl ProcessFaults {
     async fn run(mut self) {
         let crash = (self.number == 1 && self.dice.percent(self.conditions.crashes))
             .then(|| Instant::now() + self.dice.millis(0..=3_000));
@@ -257,13 +257,13 @@ impl NetworkFault {
         let (history, number) = (self.scene.history.clone(), self.number);
         let long = self.dice.pick(&[100, 1_000, 4_000]);
         let length = self.dice.millis(1..=long);
-        let trouble = self.dice.below(5);
-        if trouble == 0 && self.dice.percent(self.conditions.pauses) {
+        let fault = self.dice.below(5);
+        if fault == 0 && self.dice.percent(self.conditions.pauses) {
             self.scene.goes_silent(number, &mut self.dice);
             history.note(number, "stopped", 0, 0);
             self.gate.shut();
             match self.link.is_none() && self.dice.percent(70) {
-                // The store stands still with its process: no timer fires until it goes on.
+                // The store stands still with its process: no timer fires until it continues.
                 true => advance(length).await,
                 false => sleep(length).await,
             }
@@ -271,23 +271,23 @@ impl NetworkFault {
             self.gate.open(&history, number, &mut self.dice);
         }
         let Some(link) = &self.link else { return };
-        if trouble == 1 && self.dice.percent(self.conditions.cuts) {
+        if fault == 1 && self.dice.percent(self.conditions.cuts) {
             self.scene.goes_silent(number, &mut self.dice);
             history.note(number, "cut", 0, 0);
             link.cut(true);
             sleep(length).await;
             link.cut(false);
             history.note(number, "uncut", 0, 0);
-        } else if trouble == 2 && self.dice.percent(self.conditions.stale) {
+        } else if fault == 2 && self.dice.percent(self.conditions.stale) {
             self.scene.goes_silent(number, &mut self.dice);
             history.note(number, "cut off", 0, 0);
             self.scene.cut_off(number, true);
             sleep(length).await;
             self.scene.cut_off(number, false);
             history.note(number, "back", 0, 0);
-        } else if trouble == 3 && self.dice.percent(self.conditions.evictions) {
+        } else if fault == 3 && self.dice.percent(self.conditions.evictions) {
             self.scene.evict(&mut self.dice, self.locks);
-        } else if trouble == 4 && self.dice.percent(self.conditions.wipes) {
+        } else if fault == 4 && self.dice.percent(self.conditions.wipes) {
             self.scene.wipe();
         }
     }

@@ -53,7 +53,7 @@ pub(crate) struct Scene {
     conditions: Conditions,
     seed: u64,
     ttl: Duration,
-    /// Of everybody who shares a memory store, which is one process.
+    /// Of all clients of a memory store, which is one process.
     gate: Arc<Gate>,
 }
 
@@ -76,12 +76,13 @@ impl Scene {
         mutant: Option<Mutant>,
     ) -> Scene {
         let history = Arc::new(History::new(conditions.calm));
-        // In a calm nobody needs a look, and one that is far away hides no lost wake-up.
-        let look_every = Duration::from_secs(if conditions.calm { 60 } else { 1 });
+        // In a calm no waiter needs a check, and a rare one hides no lost wake-up.
+        let check_every = Duration::from_secs(if conditions.calm { 60 } else { 1 });
         let store = match kind {
             Kind::Memory => Store::Memory(Memory::new()),
             Kind::Leases => {
-                let server = LeaseServer::new(history.clone(), mutant, look_every, conditions.rate);
+                let server =
+                    LeaseServer::new(history.clone(), mutant, check_every, conditions.rate);
                 Store::Leases(Arc::new(server))
             }
             Kind::Sessions => {

@@ -30,7 +30,7 @@ impl Cluster {
         let servers = TestCluster::start().await.map_err(io::Error::other)?;
         let all: Vec<_> = servers.nodes().iter().map(TestRedis::addr).collect();
         let entrances = all.len();
-        let lines = Lines::to_those_who_name_each_other(all, entrances, framing::resp, wiring);
+        let lines = Lines::to_servers_that_name_each_other(all, entrances, framing::resp, wiring);
         let lines = lines.await?;
         Ok(Cluster { servers, lines })
     }
@@ -69,11 +69,11 @@ impl Deployment for Cluster {
     fn faults(&self) -> Vec<Fault> {
         let moves = [Fault::MasterKilled, Fault::MasterReplaced, Fault::SlotMoved, Fault::DataLost];
         let of_servers = moves.into_iter().chain(ON_A_SERVER);
-        self.lines.faults().iter().copied().chain(of_servers).collect()
+        self.lines.faults().chain(of_servers).collect()
     }
 
     fn may_overlap(&self, fault: Fault) -> bool {
-        let loses_nothing = ON_A_SERVER.contains(&fault) || Lines::FAULTS.contains(&fault);
+        let loses_nothing = ON_A_SERVER.contains(&fault) || Lines::fault(fault).is_some();
         !loses_nothing && fault != Fault::SlotMoved
     }
 
@@ -84,7 +84,7 @@ impl Deployment for Cluster {
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        if Lines::FAULTS.contains(&fault) {
+        if let Some(fault) = Lines::fault(fault) {
             return self.lines.inflict(fault, during).await;
         }
         let master = self.servers.master_of(slot()).await.map_err(io::Error::other)?;

@@ -29,7 +29,7 @@ pub(super) struct Failover {
 
 impl Failover {
     pub(super) async fn start(wiring: Wiring) -> io::Result<Failover> {
-        // A replica that is back is told at once.
+        // A replica that is back gets the data at once.
         let options = RedisOptions::new().config("repl-diskless-sync-delay 0");
         let start = async || options.clone().start().await.map_err(io::Error::other);
         let servers = [start().await?, start().await?];
@@ -87,9 +87,10 @@ impl Deployment for Failover {
     }
 
     fn faults(&self) -> Vec<Fault> {
-        let proxied = self.address.faults();
-        let failover = (!proxied.is_empty()).then_some(Fault::MasterKilled);
-        proxied.iter().copied().chain(failover).collect()
+        let mut faults: Vec<Fault> = self.address.faults().collect();
+        // Only an address with a proxy can move.
+        faults.extend((!faults.is_empty()).then_some(Fault::MasterKilled));
+        faults
     }
 
     fn may_overlap(&self, fault: Fault) -> bool {
@@ -99,8 +100,10 @@ impl Deployment for Failover {
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
         match fault {
             Fault::MasterKilled => self.fail_over(during).await,
-            fault if Lines::FAULTS.contains(&fault) => self.address.inflict(fault, during).await,
-            other => Err(unknown(other)),
+            fault => match Lines::fault(fault) {
+                Some(fault) => self.address.inflict(fault, during).await,
+                None => Err(unknown(fault)),
+            },
         }
     }
 

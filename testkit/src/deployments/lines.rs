@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Fault, Traffic, unknown};
-use crate::proxy::{AfterDrop, Close, Direction, DropReply, Framing, Front, NewConnections, Proxy};
+use super::{Fault, Traffic};
+use crate::proxy::{Close, Framing, Front, NetworkFault, NewConnections, Proxy};
 
 /// How clients reach the servers of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,21 @@ pub enum Wiring {
     Direct,
 }
 
+/// The faults of lines, by the names that a deployment's have.
+const FAULTS: [(Fault, NetworkFault); 8] = [
+    (Fault::CutOff, NetworkFault::CutOff),
+    (Fault::RequestsLost, NetworkFault::RequestsLost),
+    (Fault::RepliesLost, NetworkFault::RepliesLost),
+    (Fault::ConnectionsReset, NetworkFault::ConnectionsReset),
+    (
+        Fault::Flapping,
+        NetworkFault::Flapping { down: Duration::from_millis(500), new: NewConnections::Refused },
+    ),
+    (Fault::SlowReplies, NetworkFault::SlowReplies(Duration::from_millis(200))),
+    (Fault::RepliesDropped, NetworkFault::ReplyDropped),
+    (Fault::Stalled, NetworkFault::Stalled),
+];
+
 /// The ways to servers, with a proxy on each unless they are direct.
 #[derive(Debug)]
 pub(super) struct Lines {
@@ -29,17 +44,6 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) const FAULTS: [Fault; 8] = [
-        Fault::CutOff,
-        Fault::RequestsLost,
-        Fault::RepliesLost,
-        Fault::ConnectionsReset,
-        Fault::Flapping,
-        Fault::SlowReplies,
-        Fault::RepliesDropped,
-        Fault::Stalled,
-    ];
-
     pub(super) async fn to(
         servers: impl IntoIterator<Item = String>,
         framing: Framing,
@@ -56,8 +60,8 @@ impl Lines {
     }
 
     /// To servers that name each other to their clients. All are needed that clients may be sent
-    /// to; of these, clients are told the first `entrances`.
-    pub(super) async fn to_those_who_name_each_other(
+    /// to; clients know the first `entrances` of these.
+    pub(super) async fn to_servers_that_name_each_other(
         servers: impl IntoIterator<Item = SocketAddr>,
         entrances: usize,
         framing: Framing,
@@ -80,8 +84,14 @@ impl Lines {
     }
 
     /// What can be done to them.
-    pub(super) fn faults(&self) -> &'static [Fault] {
-        if self.proxies.is_empty() { &[] } else { &Lines::FAULTS }
+    pub(super) fn faults(&self) -> impl Iterator<Item = Fault> {
+        let faults = if self.proxies.is_empty() { &[][..] } else { &FAULTS };
+        faults.iter().map(|(fault, _)| *fault)
+    }
+
+    /// What a fault is to the lines, if it is one of theirs.
+    pub(super) fn fault(fault: Fault) -> Option<NetworkFault> {
+        FAULTS.iter().find(|(known, _)| *known == fault).map(|(_, of_lines)| *of_lines)
     }
 
     /// What has gone through so far, of those that are proxied.
@@ -109,66 +119,41 @@ impl Lines {
         }
     }
 
-    /// The fault on all lines.
-    pub(super) async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
+    /// Injects the fault into all lines, and heals them.
+    pub(super) async fn inflict(&self, fault: NetworkFault, during: Duration) -> io::Result<()> {
         self.inflict_on(self.proxies.len(), fault, during).await
     }
 
-    /// The fault on the first `count` lines.
+    /// Injects the fault into the first `count` lines, and heals them.
     pub(super) async fn inflict_on(
         &self,
         count: usize,
-        fault: Fault,
+        fault: NetworkFault,
         during: Duration,
     ) -> io::Result<()> {
         let lines = &self.proxies[..count];
-        match fault {
-            Fault::CutOff => lines.iter().for_each(|line| {
-                line.black_hole(Direction::ToServer);
-                line.black_hole(Direction::ToClient);
-            }),
-            Fault::RequestsLost => lines.iter().for_each(|it| it.black_hole(Direction::ToServer)),
-            Fault::RepliesLost => lines.iter().for_each(|it| it.black_hole(Direction::ToClient)),
-            Fault::SlowReplies => {
-                let by = Duration::from_millis(200);
-                lines.iter().for_each(|line| line.delay(Direction::ToClient, by));
+        let end = Instant::now() + during;
+        loop {
+            for line in lines {
+                line.apply(fault).await?;
             }
-            Fault::Flapping => {
-                let half = Duration::from_millis(500);
-                for line in lines {
-                    line.flap(half, half, Close::Reset, NewConnections::Refused).await?;
-                }
+            match is_momentary(fault) {
+                true => sleep(Duration::from_millis(150)).await,
+                false => sleep_until(end).await,
             }
-            Fault::ConnectionsReset | Fault::RepliesDropped | Fault::Stalled => {
-                return repeat(lines, fault, during).await;
+            for line in lines {
+                line.heal().await?;
             }
-            other => return Err(unknown(other)),
+            if Instant::now() >= end {
+                return Ok(());
+            }
         }
-        sleep(during).await;
-        heal(lines).await
     }
 }
 
-async fn heal(lines: &[Proxy]) -> io::Result<()> {
-    for line in lines {
-        line.heal().await?;
-    }
-    Ok(())
-}
-
-/// What lasts but a moment, several times a second.
-async fn repeat(lines: &[Proxy], fault: Fault, during: Duration) -> io::Result<()> {
-    let end = Instant::now() + during;
-    while Instant::now() < end {
-        for line in lines {
-            match fault {
-                Fault::ConnectionsReset => line.close_connections(Close::Reset).await,
-                Fault::RepliesDropped => line.drop_reply(DropReply::first(AfterDrop::Reset))?,
-                _ => line.stall(Direction::ToServer),
-            }
-        }
-        sleep(Duration::from_millis(150)).await;
-        heal(lines).await?;
-    }
-    Ok(())
+/// Whether a fault is injected several times a second, with an end to each.
+fn is_momentary(fault: NetworkFault) -> bool {
+    let momentary =
+        [NetworkFault::ConnectionsReset, NetworkFault::ReplyDropped, NetworkFault::Stalled];
+    momentary.contains(&fault)
 }

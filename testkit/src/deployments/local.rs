@@ -56,7 +56,7 @@ impl Deployment for Directory {
         Err(unknown(fault))
     }
 
-    /// A lock's files stay, for its token; who is in them, the library tells.
+    /// A lock's files stay, for its token; what is in them, only the library reads.
     async fn leftovers(&self) -> io::Result<Vec<String>> {
         Ok(Vec::new())
     }

@@ -82,7 +82,7 @@ impl Deployment for Named {
     }
 
     fn faults(&self) -> Vec<Fault> {
-        self.lines.as_ref().map(|_| Lines::FAULTS.to_vec()).unwrap_or_default()
+        self.lines.iter().flat_map(Lines::faults).collect()
     }
 
     fn shares_between_processes(&self) -> bool {
@@ -90,9 +90,9 @@ impl Deployment for Named {
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        match &self.lines {
-            Some(lines) => lines.inflict(fault, during).await,
-            None => Err(unknown(fault)),
+        match (&self.lines, Lines::fault(fault)) {
+            (Some(lines), Some(fault)) => lines.inflict(fault, during).await,
+            _ => Err(unknown(fault)),
         }
     }
 
@@ -100,7 +100,7 @@ impl Deployment for Named {
         Some(self.scratch.clone())
     }
 
-    /// What is under its prefix the library tells; the servers are not the suite's to search.
+    /// The library reports what is under its prefix; the user's servers are not to be searched.
     async fn leftovers(&self) -> io::Result<Vec<String>> {
         Ok(Vec::new())
     }

@@ -61,7 +61,7 @@ impl Deployment for OneServer {
 
     fn faults(&self) -> Vec<Fault> {
         let of_the_server = [Fault::ServerFrozen, Fault::ServerRestarted, Fault::DataLost];
-        let lines = self.lines.faults().iter().copied();
+        let lines = self.lines.faults();
         lines.chain(of_the_server).chain(ON_A_SERVER).chain([Fault::ServerBusy]).collect()
     }
 
@@ -71,7 +71,7 @@ impl Deployment for OneServer {
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        if Lines::FAULTS.contains(&fault) {
+        if let Some(fault) = Lines::fault(fault) {
             return self.lines.inflict(fault, during).await;
         }
         match fault {
@@ -135,7 +135,7 @@ pub(super) async fn on_a_server(
     }
 }
 
-/// A script of somebody else that never ends, until it is killed.
+/// A script of another client that never ends, until it is killed.
 async fn keep_busy(server: &TestRedis, during: Duration) -> io::Result<()> {
     let endless = ["EVAL", "while true do end", "0"];
     let runs = server.command(&endless);

@@ -11,7 +11,7 @@ use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
 use super::redis;
 use super::{Deployment, Fault, Library, unknown};
-use crate::proxy::framing;
+use crate::proxy::{NetworkFault, framing};
 use crate::servers::TestRedis;
 
 /// How long a node that lost its data takes no part. Longer than the longest TTL of the clients.
@@ -68,7 +68,7 @@ impl Deployment for Quorum {
 
     fn faults(&self) -> Vec<Fault> {
         let of_nodes = [Fault::MinorityFrozen, Fault::MinorityRestarted, Fault::MajorityCutOff];
-        self.lines.faults().iter().copied().chain(of_nodes).collect()
+        self.lines.faults().chain(of_nodes).collect()
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
@@ -78,7 +78,7 @@ impl Deployment for Quorum {
                     node.freeze().await.map_err(io::Error::other)?;
                 }
                 sleep(during).await;
-                self.minority().iter().try_for_each(TestRedis::thaw).map_err(io::Error::other)
+                self.minority().iter().try_for_each(|node| node.thaw()).map_err(io::Error::other)
             }
             // One minority after the other, with the time that each needs until it counts again.
             Fault::MinorityRestarted => {
@@ -97,10 +97,12 @@ impl Deployment for Quorum {
             }
             Fault::MajorityCutOff => {
                 let majority = self.nodes.len() / 2 + 1;
-                self.lines.inflict_on(majority, Fault::CutOff, during).await
+                self.lines.inflict_on(majority, NetworkFault::CutOff, during).await
             }
-            fault if Lines::FAULTS.contains(&fault) => self.lines.inflict(fault, during).await,
-            other => Err(unknown(other)),
+            fault => match Lines::fault(fault) {
+                Some(fault) => self.lines.inflict(fault, during).await,
+                None => Err(unknown(fault)),
+            },
         }
     }
 

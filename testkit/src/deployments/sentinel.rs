@@ -23,7 +23,7 @@ impl Sentinel {
         let servers = TestSentinel::start().await.map_err(io::Error::other)?;
         let entrances = servers.sentinels().len();
         let all = servers.sentinels().iter().chain(servers.nodes()).map(TestRedis::addr);
-        let lines = Lines::to_those_who_name_each_other(all, entrances, framing::resp, wiring);
+        let lines = Lines::to_servers_that_name_each_other(all, entrances, framing::resp, wiring);
         let lines = lines.await?;
         Ok(Sentinel { servers, lines })
     }
@@ -51,11 +51,11 @@ impl Deployment for Sentinel {
     fn faults(&self) -> Vec<Fault> {
         let of_the_master = [Fault::MasterKilled, Fault::MasterFrozen, Fault::MasterReplaced];
         let of_servers = of_the_master.into_iter().chain(ON_A_SERVER).chain([Fault::DataLost]);
-        self.lines.faults().iter().copied().chain(of_servers).collect()
+        self.lines.faults().chain(of_servers).collect()
     }
 
     fn may_overlap(&self, fault: Fault) -> bool {
-        !ON_A_SERVER.contains(&fault) && !Lines::FAULTS.contains(&fault)
+        !ON_A_SERVER.contains(&fault) && Lines::fault(fault).is_none()
     }
 
     async fn masters(&self) -> io::Result<Vec<u16>> {
@@ -63,7 +63,7 @@ impl Deployment for Sentinel {
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        if Lines::FAULTS.contains(&fault) {
+        if let Some(fault) = Lines::fault(fault) {
             return self.lines.inflict(fault, during).await;
         }
         let master = self.servers.master().await.map_err(io::Error::other)?;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_zookeeper};
 use super::{Deployment, Fault, unknown};
-use crate::proxy::{Direction, framing};
+use crate::proxy::{NetworkFault, framing};
 use crate::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 
 pub(super) struct Ensemble {
@@ -88,11 +88,11 @@ impl Deployment for Ensemble {
                 Fault::QuorumLost,
             ],
         };
-        self.lines.faults().iter().chain(of_servers).copied().collect()
+        self.lines.faults().chain(of_servers.iter().copied()).collect()
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {
-        if Lines::FAULTS.contains(&fault) {
+        if let Some(fault) = Lines::fault(fault) {
             return self.lines.inflict(fault, during).await;
         }
         let leader = self.leader().await?;
@@ -109,8 +109,7 @@ impl Deployment for Ensemble {
             }
             Fault::LeaderIsolated => {
                 for wire in self.servers.peer_links_of(leader) {
-                    wire.black_hole(Direction::ToServer);
-                    wire.black_hole(Direction::ToClient);
+                    wire.apply(NetworkFault::CutOff).await?;
                 }
                 sleep(during).await;
                 for wire in self.servers.peer_links_of(leader) {

@@ -72,7 +72,7 @@ impl Acceptor {
                 order = self.orders.recv() => {
                     match order {
                         Some(Order::Switch { admission, done }) => {
-                            // Nobody waits for the answer of an interrupted flap.
+                            // An interrupted flap does not wait for its answer.
                             let _ = done.send(self.switch(admission).await);
                         }
                         Some(Order::Carry { client, server }) => self.admit(client, Some(server)),
@@ -121,7 +121,7 @@ impl Acceptor {
         }
         self.accepted += 1;
         let (link, ends) = connection::link(self.accepted);
-        // Here and not in the task: who cuts the proxy next must find the connection.
+        // Here and not in the task: the next cut must find the connection.
         let registered = self.shared.enter(&link);
         let shared = Arc::clone(&self.shared);
         self.connections.spawn(connection::serve(registered, client, server, shared, link, ends));

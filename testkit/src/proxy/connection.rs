@@ -171,7 +171,7 @@ async fn intake(
         let is_end = matches!(what, What::Fin | What::Reset);
         let price = u32::try_from(price).unwrap_or(u32::MAX);
         let room = Arc::clone(&window).acquire_many_owned(price).await.ok();
-        // The outlet lives in the same task: somebody is always there to receive.
+        // The outlet lives in the same task, so there is always a receiver.
         let _ = queue.send(Item { at, what, _room: room });
         if is_end {
             return pending().await;

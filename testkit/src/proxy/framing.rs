@@ -34,7 +34,7 @@ pub fn lines(_: Direction, _: u64, head: &[u8]) -> Frame {
     line_end(head, 0).map_or(Frame::Incomplete, Frame::Message)
 }
 
-/// Messages behind a length of four bytes, big endian, which does not count itself.
+/// Messages after a length of four bytes, big endian, which does not count itself.
 pub fn length_prefixed(_: Direction, _: u64, head: &[u8]) -> Frame {
     match prefixed_len(head) {
         Ok(Some(len)) => Frame::Message(len),
@@ -121,7 +121,7 @@ fn resp_len(head: &[u8]) -> Result<Option<usize>, Garbled> {
                 to_come += 2 * number()?.unwrap_or(0);
                 end
             }
-            // Attributes are a map in front of the value they belong to.
+            // Attributes are a map before the value they belong to.
             b'|' => {
                 to_come += 2 * number()?.unwrap_or(0) + 1;
                 end

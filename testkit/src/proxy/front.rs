@@ -1,4 +1,4 @@
-//! Proxies before servers that tell their clients each other's addresses, as those of a cluster do.
+//! Proxies before servers that name each other to their clients, such as those of a cluster.
 //!
 //! Such clients leave any proxy that does not stand where the servers say that they are. So these
 //! listen at the servers' own ports, on a loopback address of their own, and in whatever they pass
@@ -49,7 +49,7 @@ impl Front {
     }
 }
 
-/// 127.1.1.1 to 127.9.9.9, by turns. Who has the same one has it at the ports of other servers.
+/// 127.1.1.1 to 127.9.9.9, by turns. Two that have the same one have it at the ports of different servers.
 fn fresh_host() -> Ipv4Addr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let turn = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -28,7 +28,7 @@ pub(super) struct Outlet<'a> {
     link: &'a Arc<Link>,
     to: &'a TcpStream,
     queue: UnboundedReceiver<Item>,
-    /// The other direction's queue: how the receiver's end of a connection tells the sender's.
+    /// The other direction's queue: how the receiver's end of a connection reports to the sender's.
     back: UnboundedSender<Item>,
     settings: watch::Receiver<Settings>,
     splitter: Option<Splitter>,
@@ -230,7 +230,7 @@ impl<'a> Outlet<'a> {
     }
 
     /// The verdict; a direction that swallows is marked while the settings are locked, so that
-    /// whoever heals the proxy sees every connection that has lost something.
+    /// healing the proxy sees every connection that has lost something.
     fn look_at(&mut self, at: Instant) -> Verdict {
         let settings = self.settings.borrow_and_update();
         let verdict = verdict(self.direction, self.link, &settings, at);

@@ -106,7 +106,7 @@ pub(super) struct Link {
     pub(super) end: watch::Sender<Option<Close>>,
     /// The queue towards the client, for injected bytes.
     pub(super) to_client: mpsc::UnboundedSender<Item>,
-    /// Whether bytes (or the end) of a direction were swallowed. Such a stream must not go on.
+    /// Whether bytes (or the end) of a direction were swallowed. Such a stream must not continue.
     pub(super) torn: [AtomicBool; 2],
     /// A black hole for this connection alone, until the next heal: `heals + 1`, or 0 for none.
     pub(super) cut_off: AtomicU64,
@@ -129,7 +129,7 @@ impl Link {
 pub(super) struct Shared {
     upstream: Mutex<String>,
     pub(super) framing: Option<Framing>,
-    /// Where clients are told that the servers of 127.0.0.1 are.
+    /// Where the servers of 127.0.0.1 are, as clients see it.
     pub(super) host: Option<Ipv4Addr>,
     pub(super) settings: watch::Sender<Settings>,
     pub(super) stats: watch::Sender<Stats>,
@@ -172,7 +172,7 @@ impl Shared {
         Registered { shared: Arc::clone(self), id: link.id, open: false }
     }
 
-    /// Waits until none of these connections exists any more.
+    /// Waits until all of these connections have ended.
     pub(super) async fn gone(&self, ids: &[u64]) {
         // The sender is part of `self`: waiting cannot fail.
         let _ = self

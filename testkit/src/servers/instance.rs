@@ -1,7 +1,7 @@
 //! What all servers have in common: a directory, a log, and a process that comes and goes.
 //!
 //! A server is ready when it answers as the process that was started here, asked again and again
-//! until a deadline; an answer alone could be somebody else's, who was faster on the port. The
+//! until a deadline; an answer alone could come from another process, which was faster on the port. The
 //! directory is deleted at the end, or kept with the log in it when the test fails.
 
 use std::io;
@@ -21,8 +21,9 @@ use super::process::{Invocation, Process};
 /// How long one question to a server may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
+/// The process and the directory of one server.
 #[derive(Debug)]
-pub(super) struct Instance {
+pub struct Instance {
     server: &'static str,
     package: &'static str,
     // Before the directory: the server must be gone when its directory is deleted.
@@ -46,11 +47,14 @@ impl Instance {
         })
     }
 
-    pub(super) fn directory(&self) -> &Path {
+    /// Where the server keeps its data and its logs (`server.N.log` of the N-th start).
+    #[must_use]
+    pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    pub(super) fn keep(&self) {
+    /// Keeps the directory after the end and prints its path, as a panic of the test does.
+    pub fn keep(&self) {
         self.directory.keep.store(true, Ordering::SeqCst);
     }
 
@@ -102,7 +106,8 @@ impl Instance {
     }
 
     /// The process id of the latest start.
-    pub(super) fn pid(&self) -> u32 {
+    #[must_use]
+    pub fn pid(&self) -> u32 {
         self.with("asking", |process| Ok(process.id())).unwrap_or_default()
     }
 
@@ -112,7 +117,11 @@ impl Instance {
         self.with("asking", |process| Ok(!process.is_stopped()?)).unwrap_or(false)
     }
 
-    pub(super) async fn freeze(&self) -> Result<(), ServerError> {
+    /// Stops all threads of the server; connections stay up. It has stopped on return.
+    ///
+    /// # Errors
+    /// When it is not running.
+    pub async fn freeze(&self) -> Result<(), ServerError> {
         self.with("freezing", |process| process.signal(Signal::STOP))?;
         // The signal is on its way only; the server might answer one more request.
         while !self.with("freezing", Process::is_stopped)? {
@@ -121,11 +130,19 @@ impl Instance {
         Ok(())
     }
 
-    pub(super) fn thaw(&self) -> Result<(), ServerError> {
+    /// Lets a frozen server continue.
+    ///
+    /// # Errors
+    /// When it is not running.
+    pub fn thaw(&self) -> Result<(), ServerError> {
         self.with("thawing", |process| process.signal(Signal::CONT))
     }
 
-    pub(super) fn kill(&self) -> Result<(), ServerError> {
+    /// Ends the server by SIGKILL. It is gone on return.
+    ///
+    /// # Errors
+    /// When the operating system refuses.
+    pub fn kill(&self) -> Result<(), ServerError> {
         self.with("killing", Process::kill)
     }
 
@@ -136,7 +153,7 @@ impl Instance {
         if self.with("ending", Process::exited)?.is_some() {
             return Ok(());
         }
-        // A frozen server hears of its end only when it goes on.
+        // A frozen server hears of its end only when it continues.
         self.with("ending", |process| process.signal(Signal::TERM))?;
         let _ = self.thaw();
         while self.with("ending", Process::exited)?.is_none() {

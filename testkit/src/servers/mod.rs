@@ -2,9 +2,9 @@
 //!
 //! Each server runs on a free loopback port in a temporary directory of its own, and is ended by
 //! its process id, also when the test panics or is killed; only the directory is left behind by a
-//! killed test. Faults that hit everybody on a server (`FLUSHALL`, a kill, a restart) are methods
+//! killed test. Faults that hit all clients of a server (`FLUSHALL`, a kill, a restart) are methods
 //! of these types only, which are made by starting a server: a test cannot aim them at one that
-//! somebody else depends on.
+//! others depend on.
 
 use std::io;
 use std::time::Duration;
@@ -19,6 +19,7 @@ mod version;
 mod zookeeper;
 
 pub use fencelock_conformance::ServerClock;
+pub use instance::Instance;
 pub use redis::TestRedis;
 pub use redis::cluster::TestCluster;
 pub use redis::cluster::migration::SlotMigration;

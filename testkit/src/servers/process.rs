@@ -112,7 +112,7 @@ fn watchdog(id: u32) -> io::Result<Child> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Whoever kills the test's process group must not get the watchdog first.
+        // A signal to the test's process group must not reach the watchdog first.
         .process_group(0)
         .spawn()
 }

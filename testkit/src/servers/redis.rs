@@ -8,7 +8,8 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
@@ -41,6 +42,15 @@ pub struct TestRedis {
     options: RedisOptions,
 }
 
+/// The server's process and directory.
+impl Deref for TestRedis {
+    type Target = Instance;
+
+    fn deref(&self) -> &Instance {
+        &self.instance
+    }
+}
+
 impl TestRedis {
     /// Starts a server with the defaults of [`RedisOptions`].
     ///
@@ -56,7 +66,7 @@ impl TestRedis {
         self.port.number()
     }
 
-    /// The address, as sentinels and clusters tell it to clients.
+    /// The address, as sentinels and clusters give it to clients.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
@@ -99,47 +109,6 @@ impl TestRedis {
         self.tls_file(certificates::CLIENT_KEY)
     }
 
-    /// Where the server keeps its data and its logs (`server.N.log` of the N-th start).
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        self.instance.directory()
-    }
-
-    /// The process id of the latest start.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.instance.pid()
-    }
-
-    /// Keeps the directory after the end and prints its path, as a panic of the test does.
-    pub fn keep(&self) {
-        self.instance.keep();
-    }
-
-    /// Stops all threads of the server; connections stay up. It has stopped on return.
-    ///
-    /// # Errors
-    /// When it is not running.
-    pub async fn freeze(&self) -> Result<(), ServerError> {
-        self.instance.freeze().await
-    }
-
-    /// Lets a frozen server go on.
-    ///
-    /// # Errors
-    /// When it is not running.
-    pub fn thaw(&self) -> Result<(), ServerError> {
-        self.instance.thaw()
-    }
-
-    /// Ends the server by SIGKILL. It is gone on return.
-    ///
-    /// # Errors
-    /// When the operating system refuses.
-    pub fn kill(&self) -> Result<(), ServerError> {
-        self.instance.kill()
-    }
-
     /// Starts the server again on the same port and directory and waits until it answers; ends it
     /// in order before if it still runs. Without [`RedisOptions::append_only`] its data is lost.
     ///
@@ -179,11 +148,6 @@ impl TestRedis {
         }
         text.truncate(text.trim_end_matches('\n').len());
         Ok(text)
-    }
-
-    /// Whether an answer can be expected: it runs and is not frozen.
-    fn is_live(&self) -> bool {
-        self.instance.is_live()
     }
 
     fn tls_file(&self, name: &str) -> Option<PathBuf> {

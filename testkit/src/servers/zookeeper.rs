@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -92,7 +93,7 @@ impl ZooKeeperOptions {
 
     /// Leads everything that the servers of an ensemble say to each other, elections included,
     /// through proxies: [`TestZooKeeper::peer_links_of`] cuts one off from the others, while
-    /// clients go on talking to it. Below the [sync limit](Self::sync_limit) it does not notice.
+    /// clients can still reach it. Below the [sync limit](Self::sync_limit) it does not notice.
     #[must_use]
     pub fn peers_through_proxies(mut self) -> Self {
         self.wired = true;
@@ -107,7 +108,7 @@ impl ZooKeeperOptions {
         self
     }
 
-    /// Starts one server that is no part of an ensemble, and waits until it serves.
+    /// Starts one server that is not part of an ensemble, and waits until it serves.
     ///
     /// # Errors
     /// When ZooKeeper is not installed, or does not get ready.
@@ -273,6 +274,15 @@ pub struct ZooKeeperServer {
     election: Port,
 }
 
+/// The server's process and directory.
+impl Deref for ZooKeeperServer {
+    type Target = Instance;
+
+    fn deref(&self) -> &Instance {
+        &self.instance
+    }
+}
+
 impl ZooKeeperServer {
     fn new(options: &ZooKeeperOptions) -> Result<Self, ServerError> {
         let instance = Instance::new(SERVER, "zookeeper")?;
@@ -329,42 +339,6 @@ impl ZooKeeperServer {
     #[must_use]
     pub fn connect_string(&self) -> String {
         format!("127.0.0.1:{}", self.port())
-    }
-
-    /// Where the server keeps its data and its logs (`server.N.log` of the N-th start).
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        self.instance.directory()
-    }
-
-    /// The process id of the latest start.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.instance.pid()
-    }
-
-    /// Stops all threads of the server; connections stay up. It has stopped on return.
-    ///
-    /// # Errors
-    /// When it is not running.
-    pub async fn freeze(&self) -> Result<(), ServerError> {
-        self.instance.freeze().await
-    }
-
-    /// Lets a frozen server go on.
-    ///
-    /// # Errors
-    /// When it is not running.
-    pub fn thaw(&self) -> Result<(), ServerError> {
-        self.instance.thaw()
-    }
-
-    /// Ends the server by SIGKILL. It is gone on return.
-    ///
-    /// # Errors
-    /// When the operating system refuses.
-    pub fn kill(&self) -> Result<(), ServerError> {
-        self.instance.kill()
     }
 
     /// Starts the server again on the same ports and data, and waits until it serves; ends it in

@@ -27,7 +27,7 @@ pub(super) fn recovery(options: &Options) -> Duration {
     options.workload.ttl + RECOVERY
 }
 
-/// Polls until nothing is left or the time is over, and returns what is left then.
+/// Polls until nothing is left or the time is up, and returns what is left then.
 pub(super) async fn gone(
     left: impl AsyncFn() -> io::Result<Vec<String>>,
     options: &Options,

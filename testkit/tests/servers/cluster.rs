@@ -27,7 +27,7 @@ async fn a_cluster_serves_all_slots_and_ends_with_its_handle() {
         assert_eq!(cluster.replica_of(slot).await.unwrap().port(), replica.port());
     }
 
-    let pids: Vec<_> = cluster.nodes().iter().map(TestRedis::pid).collect();
+    let pids: Vec<_> = cluster.nodes().iter().map(|node| node.pid()).collect();
     drop(cluster);
     assert!(!pids.into_iter().any(is_running));
 }

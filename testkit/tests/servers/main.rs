@@ -50,7 +50,7 @@ async fn a_server_does_not_outlive_a_killed_test_process() {
         }
     })
     .await;
-    // Nobody was left to delete it.
+    // No process was left to delete it.
     std::fs::remove_dir_all(directory).unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! Redis under Sentinel.
 
-use fencelock_testkit::servers::{RedisOptions, TestRedis, TestSentinel};
+use fencelock_testkit::servers::{RedisOptions, TestSentinel};
 
 use crate::is_running;
 
@@ -21,7 +21,7 @@ async fn sentinels_name_the_master_and_end_with_their_handle() {
     }
 
     let servers = || redis.nodes().iter().chain(redis.sentinels());
-    let pids: Vec<_> = servers().map(TestRedis::pid).collect();
+    let pids: Vec<_> = servers().map(|server| server.pid()).collect();
     let directories: Vec<_> = servers().map(|server| server.directory().to_owned()).collect();
     drop(redis);
     assert!(!pids.into_iter().any(is_running));

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use fencelock_testkit::proxy::{AfterDrop, Direction, DropReply, Proxy, framing};
-use fencelock_testkit::servers::{ServerError, TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
+use fencelock_testkit::servers::{ServerError, TestZooKeeper, ZooKeeperOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -87,12 +87,12 @@ async fn an_ensemble_elects_again_when_its_leader_is_killed() {
 
     zookeeper.restart().await.unwrap();
     assert!(zookeeper.leader().await.is_some());
-    let pids: Vec<_> = zookeeper.servers().iter().map(ZooKeeperServer::pid).collect();
+    let pids: Vec<_> = zookeeper.servers().iter().map(|server| server.pid()).collect();
     drop(zookeeper);
     assert!(!pids.into_iter().any(is_running));
 }
 
-/// With a small sync limit it notices, and so tells that nothing has got past the proxies.
+/// With a small sync limit it notices, which shows that nothing bypasses the proxies.
 #[tokio::test]
 async fn a_follower_is_cut_off_from_its_peers_but_not_from_clients() {
     let options = ZooKeeperOptions::new().sync_limit(3).peers_through_proxies();

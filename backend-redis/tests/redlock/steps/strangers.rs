@@ -17,6 +17,7 @@ fn ask_everything(node: &mut Node) {
     }
 }
 
+/// Fault 43: redlock
 #[test]
 fn a_value_of_another_library_is_its_lock() {
     let mut node = Node::start();
@@ -35,6 +36,7 @@ fn a_value_of_another_library_is_its_lock() {
     assert_eq!(node.holder(), "");
 }
 
+/// Fault 43: redlock
 #[test]
 fn a_key_of_another_type_is_an_error_and_stays() {
     let mut node = Node::start();

@@ -10,6 +10,7 @@ fn some_time(round: u64) -> std::time::Duration {
     std::time::Duration::from_micros(round * 7919 % 4000)
 }
 
+/// Fault 44: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_cancelled_acquisitions_leave_nothing() {
     let testbed = Testbed::alone().await;
@@ -31,6 +32,7 @@ async fn a_thousand_cancelled_acquisitions_leave_nothing() {
     release(acquire(&locks, "lock-0").await).await;
 }
 
+/// Fault 44: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_cancelled_waiters_leave_nothing() {
     let testbed = Testbed::alone().await;

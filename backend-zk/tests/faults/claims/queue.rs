@@ -123,6 +123,7 @@ async fn a_waiter_whose_node_was_deleted_is_not_granted() {
     }
 }
 
+/// Fault 25: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_node_was_deleted_is_notified_at_once() {
     let testbed = Testbed::start().await;
@@ -141,6 +142,7 @@ async fn a_holder_whose_node_was_deleted_is_notified_at_once() {
 }
 
 /// The servers remove the node of an unused lock at any time, and its numbers start again.
+/// Fault 25: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_whose_own_node_vanishes_continues_with_larger_tokens() {
     let testbed = Testbed::start().await;
@@ -227,6 +229,7 @@ async fn a_writer_waits_for_all_readers_of_its_own_client() {
 }
 
 /// Nodes have the names that Curator's two classes look for, and both kinds exclude each other here.
+/// Fault 43: zookeeper, zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_named_as_curator_names_them() {
     let testbed = Testbed::start().await;
@@ -309,6 +312,7 @@ async fn a_guarded_write_fails_as_a_whole_when_the_lock_is_gone() {
     assert_kind(&error, ErrorKind::Lost);
 }
 
+/// Fault 42: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_huge_name_is_refused_before_it_reaches_the_servers() {
     let testbed = Testbed::start().await;

@@ -7,6 +7,7 @@ use crate::support::*;
 const WAYS: [AfterDrop; 3] = [AfterDrop::Fin, AfterDrop::Reset, AfterDrop::BlackHole];
 
 /// Lesson 17.
+/// Fault 7: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twice() {
     let testbed = Testbed::start().await;
@@ -37,6 +38,7 @@ async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twic
 }
 
 /// Lessons 16, 18: the node is deleted, and the release reports success.
+/// Fault 8: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_reply_was_lost_has_worked() {
     let testbed = Testbed::start().await;
@@ -62,6 +64,7 @@ async fn a_release_whose_reply_was_lost_has_worked() {
 }
 
 /// A queued claim whose reply was lost keeps its place.
+/// Fault 7: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_place_whose_reply_was_lost_is_kept() {
     let testbed = Testbed::start().await;
@@ -82,6 +85,7 @@ async fn a_queue_place_whose_reply_was_lost_is_kept() {
 }
 
 /// The reply to a heartbeat can be lost too.
+/// Fault 9: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_heartbeat_costs_no_lock() {
     let testbed = Testbed::start().await;

@@ -7,6 +7,7 @@ use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::support::*;
 
+/// Fault 41: zookeeper, zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_locks_of_a_login_are_closed_to_others() {
     let testbed = Testbed::start().await;
@@ -73,6 +74,7 @@ async fn a_login_by_sasl_owns_its_locks() {
 }
 
 /// A root that another client has created is used unchanged; one that may not be created is refused.
+/// Fault 41: zookeeper, zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_is_created_or_found() {
     let testbed = Testbed::start().await;

@@ -11,6 +11,7 @@ fn black_hole(testbed: &Testbed) {
 }
 
 /// The guarantee itself: a loss detected after the next grant would mean two owners in between.
+/// Fault 10: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant() {
     const LOCKS: [&str; 3] = ["zero", "one", "two"];
@@ -43,6 +44,7 @@ async fn a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant() {
 }
 
 /// A shorter interruption costs neither a lock nor a place in a queue.
+/// Fault 10: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock() {
     let testbed = Testbed::start().await;
@@ -127,6 +129,7 @@ async fn an_idle_client_that_was_cut_off_for_long_acquires_again() {
 }
 
 /// Lesson 8: neither a deadlock nor a grant while the servers are unreachable.
+/// Faults 17, 20: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock() {
     let servers = fencelock_testkit::servers::TestZooKeeper::standalone().await.unwrap();

@@ -17,6 +17,7 @@ async fn leader_at(servers: &TestZooKeeper) -> usize {
 /// The follower does not notice it, since its sync limit is high, and answers reads and pings by
 /// itself: a lock that relies on those would have two owners. After a write that it cannot get
 /// committed it answers nothing more in that session, so a second session observes the reads.
+/// Fault 31b: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_grant() {
     const LOCKS: [&str; 4] = ["zero", "one", "two", "three"];
@@ -74,6 +75,7 @@ async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_gra
     }
 }
 
+/// Faults 17, 26: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
     let servers = Arc::new(ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts"));
@@ -109,6 +111,7 @@ async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
     testbed.until_queued("one", 0).await;
 }
 
+/// Fault 27: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_server_is_refused() {
     let options = ZooKeeperOptions::new().java_arg("-Dreadonlymode.enabled=true");

@@ -24,6 +24,7 @@ async fn follower_of(servers: &fencelock_testkit::servers::TestZooKeeper) -> usi
 /// Rows 19 and 30: its clients connect to another server, and a majority decides. A client that takes
 /// too long, for example by trying the frozen one again, is notified of its loss, and can acquire
 /// the lock again.
+/// Faults 19, 30: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_follower_blocks_no_client() {
     // Sessions that outlast the stalls of a busy machine.
@@ -70,6 +71,7 @@ async fn a_frozen_follower_blocks_no_client() {
 }
 
 /// Rows 20, 30 and 31.
+/// Faults 20, 30, 31: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards() {
     let servers = three().await;
@@ -121,6 +123,7 @@ async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterward
 }
 
 /// Row 32: it answers reads from its old state, and its client reconnects to it.
+/// Fault 32: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thawed_follower_grants_no_lock_that_was_lost() {
     let servers = three().await;

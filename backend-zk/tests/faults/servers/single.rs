@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::support::*;
 
 /// Row 19. A holder without an answer for too long cannot know whether it still holds the lock.
+/// Fault 19: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time() {
     let testbed = Testbed::alone().await;
@@ -45,6 +46,7 @@ async fn a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time(
 }
 
 /// Row 33: the server measures session timeouts by a monotonic clock.
+/// Fault 33: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_servers_clock_that_jumps_changes_nothing() {
     let clock = ServerClock::of("java").unwrap();
@@ -80,6 +82,7 @@ async fn a_servers_clock_that_jumps_changes_nothing() {
 }
 
 /// Row 40.
+/// Fault 40: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_at_its_connection_limit_is_retried() {
     let servers = ZooKeeperOptions::new().config("maxClientCnxns=6").standalone().await.unwrap();

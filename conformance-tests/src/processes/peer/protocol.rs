@@ -112,7 +112,7 @@ pub enum Answer {
     Is(bool),
     /// How many.
     Count(u64),
-    /// How often each kind of error was met.
+    /// How often each kind of error occurred.
     Errors(BTreeMap<String, u64>),
     /// An error of the library.
     Failed {

@@ -164,7 +164,7 @@ async fn serve(socket: &Path, all: &Arc<All>) -> io::Result<()> {
         loop {
             let (client, _) = listener.accept().await?;
             let all = all.clone();
-            // A client that was killed is no trouble of the register's.
+            // A client that was killed does not matter to the register.
             tokio::spawn(async move { all.serve(client).await });
         }
     };

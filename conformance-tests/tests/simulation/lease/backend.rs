@@ -105,7 +105,7 @@ impl LeaseBackend {
         self.pushed(entry, token);
     }
 
-    /// Sends away what the server gave to a claim that is over.
+    /// Sends away what the server gave to a claim that has ended.
     fn release_stray(&self, entry: Entry) {
         if self.server.mutant == Some(Mutant::StrayIgnored) {
             return;
@@ -181,15 +181,15 @@ impl DistributedLock for LeaseBackend {
         let process = self.link.process;
         // The checks of one lock share the fate of one request.
         let number = (1 << 32) + lock as u64;
-        let looked = self.ask(number, move |it| it.look(process, lock, &sample)).await?;
-        self.wake_the_others(lock, &looked.attempt, waiting);
+        let checked = self.ask(number, move |it| it.check_waiters(process, lock, &sample)).await?;
+        self.wake_the_others(lock, &checked.attempt, waiting);
         let check = |waiter: &&SharedAcquisition| {
-            let must_attempt = looked.attempt.contains(&waiter.0.entry.who.claim);
-            let fresh = waiter.0.epoch.load(Ordering::Relaxed) != looked.epoch;
-            let forgotten = fresh && self.server.mutant != Some(Mutant::NobodyIsTold);
+            let must_attempt = checked.attempt.contains(&waiter.0.entry.who.claim);
+            let fresh = waiter.0.epoch.load(Ordering::Relaxed) != checked.epoch;
+            let forgotten = fresh && self.server.mutant != Some(Mutant::GrantNotReported);
             match must_attempt || forgotten {
                 true => WaiterCheck::Attempt,
-                false => WaiterCheck::Again(self.server.look_every),
+                false => WaiterCheck::Again(self.server.check_every),
             }
         };
         Ok(waiting.iter().map(check).collect())
@@ -209,7 +209,7 @@ impl DistributedLock for LeaseBackend {
 }
 
 impl LeaseBackend {
-    /// A check also reports claims that were not in it: they are woken, or released if they are strays.
+    /// A check also reports claims that were not in it: those are woken, or released if stray.
     fn wake_the_others(&self, lock: usize, reported: &[u64], asked: &[&SharedAcquisition]) {
         let asked = |claim: u64| asked.iter().any(|waiter| waiter.0.entry.who.claim == claim);
         for claim in reported.iter().copied().filter(|claim| !asked(*claim)) {

@@ -34,9 +34,9 @@ pub(crate) enum Answer {
     Busy,
 }
 
-/// Which of its claims a process should attempt for, by a look.
+/// Which of its claims a process should attempt for, by a waiter check.
 #[derive(Clone, Debug)]
-pub(crate) struct Looked {
+pub(crate) struct Checked {
     pub(crate) attempt: Vec<u64>,
     pub(crate) epoch: u64,
 }
@@ -109,7 +109,7 @@ impl Script<'_> {
     }
 
     pub(crate) fn refresh(&mut self, process: u32) -> u64 {
-        let deadline = self.now + 5 * nanos(self.server.look_every);
+        let deadline = self.now + 5 * nanos(self.server.check_every);
         let last_epoch = &mut *self.last_epoch;
         let record = self.lock.processes.entry(process).or_insert_with(|| {
             *last_epoch += 1;
@@ -204,7 +204,7 @@ impl Script<'_> {
         }
         let epoch = self.refresh(who.process);
         self.serve();
-        // The answer tells it; a push would only repeat that.
+        // The answer reports it; a push would only repeat that.
         self.granted.retain(|holder| holder.entry.who != who);
         match self.confirm(entry) {
             Some(token) => Answer::Granted { token },
@@ -225,10 +225,10 @@ impl Script<'_> {
         Some(holder.token)
     }
 
-    /// Nobody is popped by an expiry: a waiter looks when the first holder's lease is over.
+    /// An expiry pops no waiter: a waiter checks when the first holder's lease ends.
     fn check_after(&self) -> Duration {
         let ends = self.lock.holders.iter().map(|holder| holder.until).min();
         let left = ends.map_or(Duration::MAX, |end| Duration::from_nanos(end - self.now));
-        self.server.look_every.min(left.saturating_add(Duration::from_millis(1)))
+        self.server.check_every.min(left.saturating_add(Duration::from_millis(1)))
     }
 }

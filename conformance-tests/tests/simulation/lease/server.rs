@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crate::history::History;
 use crate::lease_backend::LeaseBackend;
-use crate::lease_script::{Answer, Entry, Holder, Lock, Looked, Script, Who, nanos};
+use crate::lease_script::{Answer, Checked, Entry, Holder, Lock, Script, Who, nanos};
 use crate::mutant::Mutant;
 
 pub(crate) struct LeaseServer {
     pub(crate) history: Arc<History>,
     pub(crate) mutant: Option<Mutant>,
-    /// How often a process looks. It is forgotten after five times that.
-    pub(crate) look_every: Duration,
+    /// How often a process checks its waiters. It is forgotten after five times that.
+    pub(crate) check_every: Duration,
     /// How much faster this clock runs, in millionths.
     rate: i64,
     state: Mutex<State>,
@@ -35,11 +35,11 @@ impl LeaseServer {
     pub(crate) fn new(
         history: Arc<History>,
         mutant: Option<Mutant>,
-        look_every: Duration,
+        check_every: Duration,
         rate: i64,
     ) -> LeaseServer {
         let (state, processes) = (Mutex::default(), Mutex::default());
-        LeaseServer { history, mutant, look_every, rate, state, processes }
+        LeaseServer { history, mutant, check_every, rate, state, processes }
     }
 
     pub(crate) fn subscribe(&self, process: u32, backend: Weak<LeaseBackend>) {
@@ -71,7 +71,7 @@ impl LeaseServer {
             self.history.compare(lock, |token| holders.iter().any(|holder| holder.token == token));
             (result, script_run.granted)
         };
-        if self.mutant != Some(Mutant::NobodyIsTold) {
+        if self.mutant != Some(Mutant::GrantNotReported) {
             granted.into_iter().for_each(|holder| self.publish(holder));
         }
         result
@@ -140,16 +140,16 @@ impl LeaseServer {
         })
     }
 
-    /// One look of one process at one lock, with a few of its waiters to be verified.
-    pub(crate) fn look(&self, process: u32, lock: usize, sample: &[u64]) -> Looked {
-        self.history.note(process, "server look", lock as u64, sample.len() as u64);
+    /// One waiter check of one process at one lock, with a few of its waiters to be verified.
+    pub(crate) fn check_waiters(&self, process: u32, lock: usize, sample: &[u64]) -> Checked {
+        self.history.note(process, "server checks waiters", lock as u64, sample.len() as u64);
         self.script(lock, |script| {
             let epoch = script.refresh(process);
             script.serve();
             let own = |entry: &Entry| (entry.who.process == process).then_some(entry.who.claim);
             let lock = &script.lock;
             let mut attempt = Vec::new();
-            if self.mutant != Some(Mutant::NobodyIsTold) {
+            if self.mutant != Some(Mutant::GrantNotReported) {
                 let granted = lock.holders.iter().filter(|holder| !holder.confirmed);
                 attempt.extend(granted.filter_map(|holder| own(&holder.entry)));
                 let passed_over = lock.queue.values().filter(|waiter| waiter.passed_over);
@@ -157,11 +157,11 @@ impl LeaseServer {
                 let waits = |claim: &u64| {
                     lock.queue.values().any(|waiter| own(&waiter.entry) == Some(*claim))
                 };
-                if self.mutant != Some(Mutant::NobodyIsVerified) {
+                if self.mutant != Some(Mutant::WaitersNotVerified) {
                     attempt.extend(sample.iter().filter(|claim| !waits(claim)));
                 }
             }
-            Looked { attempt, epoch }
+            Checked { attempt, epoch }
         })
     }
 
@@ -170,8 +170,8 @@ impl LeaseServer {
         self.history.note(0, "evicted", lock as u64, 0);
         self.script(lock, |script| {
             for holder in std::mem::take(&mut script.lock.holders) {
-                let told = holder.entry.ttl / 3 + Duration::from_secs(1);
-                self.history.excuse(lock, holder.token, told);
+                let reported_within = holder.entry.ttl / 3 + Duration::from_secs(1);
+                self.history.excuse(lock, holder.token, reported_within);
             }
             self.history.freed(lock);
             script.serve();

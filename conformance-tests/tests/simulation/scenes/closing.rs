@@ -21,7 +21,7 @@ fn acquire(locks: &Locks) -> JoinHandle<Result<Guard>> {
     tokio::spawn(async move { lock.acquire().await })
 }
 
-/// Every release was sent before the connection ended, and only once nobody believed any more.
+/// Every release was sent before the connection ended, and only once no holder believed any more.
 fn check_order(store: &Scripted, releases: usize) {
     let calls = store.calls();
     assert_eq!(calls.last(), Some(&Call::Close), "{calls:?}");

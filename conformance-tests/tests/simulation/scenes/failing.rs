@@ -1,5 +1,5 @@
 //! Directed tests of backends that panic, or that keep the thread they are called on: what they are
-//! asked for next goes on, so do all other locks of the process, and nothing is left.
+//! asked for next continues, so do all other locks of the process, and nothing is left.
 
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -22,7 +22,7 @@ fn release(call: Call) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_clean_up_survives_backend_failures() {
     for failure in [Step::Panic, Step::Never] {
-        // A session that lives keeps what nobody releases.
+        // A session that lives keeps what is not released.
         let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
         store.on_release(move |n| match n {
             0 | 1 => failure.clone(),
@@ -154,7 +154,7 @@ async fn use_a(locks: Locks, place: Place, stall: Arc<Stall>) {
             let (held, released) = (guard.is_held(), guard.release().await);
             assert!(held || released.is_err(), "a lost hold cannot be released");
         }
-        // Granted, but so late that its validity was over.
+        // Granted, but so late that its validity had ended.
         Err(error) => assert_eq!(error.kind(), ErrorKind::Lost),
     }
 }
@@ -165,7 +165,7 @@ fn other_locks_continue_while_a_backend_blocks_in(place: Place) {
     let runtime = builder.worker_threads(4).enable_time().build().expect("a few threads");
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     let waking = runtime.handle().clone();
-    // A thread that blocks may be the one that has just had tokio's timers, which nobody has then
+    // A thread that blocks may be the one that has just had tokio's timers, which are lost then
     // until another is woken by something else (tokio issue 4730). Here something always is.
     std::thread::spawn(move || {
         while is_done.recv_timeout(Duration::from_millis(10)) == Err(RecvTimeoutError::Timeout) {
@@ -189,7 +189,7 @@ fn other_locks_continue_while_a_backend_blocks_in(place: Place) {
         while renewals() == before {
             sleep(Duration::from_millis(10)).await;
         }
-        assert!(held.remaining() > Duration::ZERO, "renewed beside what blocks");
+        assert!(held.remaining() > Duration::ZERO, "renewed while another call blocks");
         stall.end();
         timeout(MINUTE, using).await.expect("no hang").expect("no panic");
         drop(held);

@@ -1,5 +1,5 @@
 //! Directed tests of the way out: whatever ends a hold, exactly one release goes out, after the
-//! holder has stopped believing, and goes on until the store has confirmed it.
+//! holder has stopped believing, and continues until the store has confirmed it.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -22,8 +22,8 @@ fn too_early(call: Call) -> bool {
     matches!(call, Call::ReleaseTooEarly(_))
 }
 
-/// What a caller is told when the store answers `answers`, one after the other.
-async fn told_after(answers: &[Result<ReleaseOutcome>]) -> (Result<()>, Arc<Scripted>) {
+/// What a caller gets when the store answers `answers`, one after the other.
+async fn outcome_after(answers: &[Result<ReleaseOutcome>]) -> (Result<()>, Arc<Scripted>) {
     let store = Scripted::leases();
     let answers = answers.to_vec();
     store.on_release(move |n| {
@@ -43,24 +43,24 @@ async fn a_release_reports_what_became_of_the_lock() {
     use ReleaseOutcome::{Absent, Partly, Removed};
     let lost = || Err(unreachable());
     let partly = |was_held| Ok(Partly { was_held });
-    assert_eq!(kind(told_after(&[Ok(Removed)]).await.0), None);
-    assert_eq!(kind(told_after(&[Ok(Absent)]).await.0), Some(ErrorKind::NotHeld));
+    assert_eq!(kind(outcome_after(&[Ok(Removed)]).await.0), None);
+    assert_eq!(kind(outcome_after(&[Ok(Absent)]).await.0), Some(ErrorKind::NotHeld));
     // The first one may have removed it; its validity had not ended when it was sent.
-    assert_eq!(kind(told_after(&[lost(), Ok(Absent)]).await.0), None);
-    assert_eq!(kind(told_after(&[lost(), lost(), Ok(Removed)]).await.0), None);
-    assert_eq!(kind(told_after(&[partly(true), Ok(Removed)]).await.0), None);
-    assert_eq!(kind(told_after(&[partly(false), Ok(Absent)]).await.0), Some(ErrorKind::NotHeld));
-    assert_eq!(kind(told_after(&[lost()]).await.0), Some(ErrorKind::Unreachable));
+    assert_eq!(kind(outcome_after(&[lost(), Ok(Absent)]).await.0), None);
+    assert_eq!(kind(outcome_after(&[lost(), lost(), Ok(Removed)]).await.0), None);
+    assert_eq!(kind(outcome_after(&[partly(true), Ok(Removed)]).await.0), None);
+    assert_eq!(kind(outcome_after(&[partly(false), Ok(Absent)]).await.0), Some(ErrorKind::NotHeld));
+    assert_eq!(kind(outcome_after(&[lost()]).await.0), Some(ErrorKind::Unreachable));
     let refused = Err(Error::new(ErrorKind::Refused, "read-only"));
-    assert_eq!(kind(told_after(&[refused]).await.0), Some(ErrorKind::Refused));
+    assert_eq!(kind(outcome_after(&[refused]).await.0), Some(ErrorKind::Refused));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_release_left_is_removed_in_the_background() {
     let partly = Ok(ReleaseOutcome::Partly { was_held: true });
     let answers = [partly.clone(), partly, Err(unreachable()), Ok(ReleaseOutcome::Removed)];
-    let (told, store) = told_after(&answers).await;
-    assert!(told.is_ok());
+    let (outcome, store) = outcome_after(&answers).await;
+    assert!(outcome.is_ok());
     timeout(5 * SECOND, store.until(4, release)).await.unwrap();
     sleep(60 * SECOND).await;
     assert_eq!(store.count(release), 4, "and no further");
@@ -116,7 +116,7 @@ async fn a_release_after_the_loss_is_not_held_and_sends_nothing_more() {
     let guard = store.locks().lock("a").acquire().await.unwrap();
     guard.lost().await;
     store.until(1, release).await;
-    // Somebody else holds it now: a stale handle must do no harm.
+    // Another client holds it now: a stale handle must do no harm.
     assert_eq!(kind(guard.release().await), Some(ErrorKind::NotHeld));
     sleep(60 * SECOND).await;
     assert_eq!(store.count(release), 1);
@@ -211,7 +211,7 @@ fn a_runtime_that_shuts_down_ends_what_it_held_at_once() {
         let error = timeout(10 * SECOND, guard.release()).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotHeld);
     });
-    assert_eq!(store.count(release), 0, "nobody is left to send it");
+    assert_eq!(store.count(release), 0, "no task is left to send it");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_guard_that_outlives_its_runtime_is_dropped_without_a_panic() {
 
 #[test]
 fn a_loss_by_shutdown_is_reported_on_another_runtime() {
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let (give, given) = mpsc::channel::<Guard>();
     let other = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -233,7 +233,7 @@ fn a_loss_by_shutdown_is_reported_on_another_runtime() {
             tokio::pin!(lost);
             // It waits already when the other runtime ends.
             assert!(timeout(Duration::from_millis(1), &mut lost).await.is_err());
-            tell.send(()).unwrap();
+            report.send(()).unwrap();
             timeout(10 * SECOND, lost).await.unwrap()
         })
     });
@@ -241,7 +241,7 @@ fn a_loss_by_shutdown_is_reported_on_another_runtime() {
     let guard =
         runtime.block_on(async { Scripted::leases().locks().lock("a").acquire().await.unwrap() });
     give.send(guard).unwrap();
-    told.recv().unwrap();
+    reported.recv().unwrap();
     drop(runtime);
     assert_eq!(other.join().unwrap(), LostReason::Closed);
 }

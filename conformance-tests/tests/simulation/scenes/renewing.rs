@@ -1,5 +1,5 @@
-//! Directed tests of the keeper: what a backend may do wrong while it renews, and how late an
-//! answer may come, without anybody holding for longer than it may.
+//! Directed tests of the renewal worker: what a backend may do wrong while it renews, and how late an
+//! answer may come, without a hold that lasts too long.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn is_lost_at(store: &Scripted, guard: &Guard, end: Moment) {
     let reason = in_the_end(guard.lost()).await;
     assert_eq!(reason, LostReason::Expired);
     let late = store.now().duration_since(end);
-    assert!(store.now() >= end && late <= Duration::from_millis(2), "told {late:?} late");
+    assert!(store.now() >= end && late <= Duration::from_millis(2), "reported {late:?} late");
     assert!(!guard.is_held());
 }
 
@@ -75,6 +75,7 @@ async fn what_renew_does_not_answer_is_unknown_and_the_old_deadline_stands() {
     assert_eq!(store.count(renewal), asked, "and never after it");
 }
 
+/// Fault 9: memory, redis, sentinel, cluster, redlock
 #[tokio::test(start_paused = true)]
 async fn a_lost_renewal_reply_leaves_the_old_deadline() {
     let store = Scripted::leases();
@@ -308,5 +309,5 @@ async fn a_loss_is_reported_to_every_waiting_task() {
     for waiting in waiting {
         assert_eq!(waiting.await.unwrap(), LostReason::Expired);
     }
-    assert!(timeout(SECOND, guard.lost()).await.is_ok(), "and to whoever asks later");
+    assert!(timeout(SECOND, guard.lost()).await.is_ok(), "and to a later caller");
 }

@@ -1,5 +1,5 @@
-//! A store that answers what a test tells it to, when it tells it to, and remembers what it was
-//! asked: for races that chance meets too seldom.
+//! A store that answers what a test says, when the test says, and remembers what it was
+//! asked: for races that random runs reach too seldom.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -82,10 +82,10 @@ impl<T> Step<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Attempt(u64),
-    /// Of a claim that was over already, as it must be: `is_held` is false before the store can
+    /// Of a claim that had ended already, as it must be: `is_held` is false before the store can
     /// give the lock on.
     Release(u64),
-    /// Of a claim that somebody may still believe to hold.
+    /// Of a claim that a client may still believe to hold.
     ReleaseTooEarly(u64),
     Renew(u64),
     /// The number of waiters.

@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
 fn seeds() -> Vec<u64> {

@@ -167,7 +167,7 @@ async fn a_panic_in_attempt_leaves_nothing() {
     store.until(1, release).await;
     assert!(store.calls().contains(&Call::Release(claim.id())) && !claim.wake());
     sleep(10 * SECOND).await;
-    assert!(held.is_held(), "the keeper goes on");
+    assert!(held.is_held(), "renewals continue");
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,6 +213,7 @@ async fn dropped_at_any_poll_it_is_released() {
     assert!(polls > 6, "{polls} polls are not every await");
 }
 
+/// Fault 4: memory, redis, sentinel, cluster, redlock, zookeeper, zookeeper-3
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_too_late_is_an_error_and_is_released() {
     let store = Scripted::leases();

@@ -31,7 +31,7 @@ pub(crate) struct SessionAcquisition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     None,
-    /// A create was sent in this session, and nobody knows whether it was executed.
+    /// A create was sent in this session, and it is unknown whether it was executed.
     Unsure(u64),
     Node {
         session: u64,
@@ -164,7 +164,7 @@ impl SessionAcquisition {
     }
 }
 
-/// Whether `mode` fits beside all of `ahead`, and nobody there waits, with a smaller limit.
+/// Whether `mode` is compatible with all of `ahead`, and none of them waits with a smaller limit.
 fn is_next(ahead: &[(u64, Mode)], mode: Mode, overtakes: bool) -> bool {
     let before = |at: usize| ahead[..at].iter().map(|(_, mode)| *mode);
     mode.is_compatible_with(before(ahead.len()))
@@ -183,7 +183,7 @@ impl Acquisition for SessionAcquisition {
         }
         let mut place = *self.place();
         if place.session().is_some_and(|own| own != session) {
-            // Gone with its session, which is over.
+            // Gone with its session, which has ended.
             place = Place::None;
         }
         if let Place::Unsure(_) = place {

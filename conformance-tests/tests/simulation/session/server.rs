@@ -16,7 +16,7 @@ use crate::lease_script::Who;
 use crate::link::Link;
 use crate::mutant::Mutant;
 
-/// Told to whoever uses a session that is over.
+/// The answer to a request in a session that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expired;
 
@@ -26,7 +26,7 @@ pub(crate) struct Node {
     pub(crate) session: u64,
     pub(crate) mode: Mode,
     pub(crate) token: u64,
-    /// For the check that nobody waits in vain: since when it could have been the holder's, and
+    /// For the check that no claim waits in vain: since when it could have been the holder's, and
     /// whether its client knows.
     turn_since: Option<Moment>,
     taken: bool,
@@ -230,7 +230,7 @@ impl SessionServer {
         }
     }
 
-    /// The process's follower loses its leader and goes on answering, or has it back.
+    /// The process's follower loses its leader and continues to answer, or has it back.
     pub(crate) fn cut_off(&self, process: u32, cut_off: bool) {
         let mut state = self.state();
         if cut_off {
@@ -338,7 +338,7 @@ impl State {
         removed
     }
 
-    /// Tells those whose follower knows.
+    /// Notifies the watchers whose follower knows.
     fn fire(&mut self, lock: usize, seq: u64) {
         let Some(watches) = self.watches.remove(&(lock, seq)) else { return };
         for watch in watches {

@@ -251,7 +251,9 @@ impl Client {
             return std::mem::forget(guard);
         }
         self.history.ended(self.process, "ends", lock, token);
-        let Some(guard) = Arc::into_inner(guard) else { unreachable!("nobody else keeps a guard") };
+        let Some(guard) = Arc::into_inner(guard) else {
+            unreachable!("no other task keeps a guard")
+        };
         match end {
             0..5 => {
                 let Some(released) = caught(guard.release()).await else { return };

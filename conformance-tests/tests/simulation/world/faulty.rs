@@ -115,7 +115,7 @@ impl Faults {
     }
 }
 
-/// A panic that nobody prints, as it is what was ordered.
+/// A panic that is not printed, since it was ordered.
 fn panic_silently() -> ! {
     resume_unwind(Box::new("the backend panics on the conditions' order"))
 }

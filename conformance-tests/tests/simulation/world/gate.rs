@@ -1,7 +1,7 @@
 //! A process that can be stopped, as by SIGSTOP, and never continued, as by a crash.
 //!
 //! Whatever a process waits for, a reply, a push, a timer or its own tasks, passes its gate; while
-//! that is shut, time goes on outside and nothing runs inside.
+//! that is shut, time passes outside and nothing runs inside.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -36,7 +36,7 @@ impl Gate {
     }
 
     /// Undoes one [`shut`](Gate::shut). What `process` believes then must be right at once,
-    /// whoever looks first: its tasks wake in any order.
+    /// the first to check: its tasks wake in any order.
     pub(crate) fn open(&self, history: &History, process: u32, order: &mut Dice) {
         let mut kept = {
             let mut inner = self.inner();
@@ -48,7 +48,7 @@ impl Gate {
             std::mem::take(&mut inner.kept)
         };
         if order.percent(50) {
-            history.first_look(process);
+            history.first_check(process);
         }
         while !kept.is_empty() {
             kept.swap_remove(order.index(kept.len())).wake();
@@ -99,7 +99,7 @@ impl<F: Future> Future for Gated<F> {
     }
 }
 
-/// The clock of a process: it always tells the time, and wakes nobody while the gate is shut.
+/// The clock of a process: it always gives the time, and wakes no task while the gate is shut.
 #[derive(Debug)]
 pub(crate) struct GatedClock {
     pub(crate) time: Arc<TokioClock>,

@@ -2,7 +2,7 @@
 //! claimed validity, tokens, order, losses reported in time.
 //!
 //! A claim is `[acquire ok, min(release invoked, lost, last valid_until]`. Every note of an event
-//! looks at all guards that are alive, so an overlap is seen when it begins.
+//! checks all guards that are alive, so an overlap is seen when it begins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -29,7 +29,7 @@ struct State {
     last_exclusive: BTreeMap<usize, u64>,
     tokens: BTreeSet<(usize, u64)>,
     /// Grants that the store broke its promise for, as it says it may, and by when the holder
-    /// must have been told.
+    /// must have been reported.
     excused: BTreeMap<(usize, u64), Option<Moment>>,
     /// In which order claims arrived, by the token they were granted.
     arrivals: BTreeMap<(usize, u64), u64>,
@@ -123,12 +123,12 @@ impl History {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down one event, and looks at everything that is held.
+    /// Writes down one event, and checks everything that is held.
     pub(crate) fn note(&self, process: u32, what: &'static str, a: u64, b: u64) {
         let now = self.now();
         let mut state = self.state();
         state.trace.push(Event { at: now.as_nanos(), process, what, a, b });
-        state.look(now);
+        state.check(now);
     }
 
     pub(crate) fn fail(&self, message: String) {
@@ -155,7 +155,7 @@ impl History {
         state.last_arrival
     }
 
-    /// The store granted `token` to whoever arrived as number `arrival`.
+    /// The store granted `token` to the claim that arrived as number `arrival`.
     pub(crate) fn gave(&self, lock: usize, token: u64, arrival: u64) {
         self.state().arrivals.insert((lock, token), arrival);
     }
@@ -167,9 +167,9 @@ impl History {
     }
 
     /// The store took `token` away, by order or by accident; in a calm the holder hears of it
-    /// within `told`.
-    pub(crate) fn excuse(&self, lock: usize, token: u64, told: Duration) {
-        let by = self.calm.then(|| self.now() + told);
+    /// within `reported_within`.
+    pub(crate) fn excuse(&self, lock: usize, token: u64, reported_within: Duration) {
+        let by = self.calm.then(|| self.now() + reported_within);
         self.state().excused.insert((lock, token), by);
     }
 
@@ -184,7 +184,7 @@ impl History {
         {
             let mut state = self.state();
             // A forgotten hold may have ended just now.
-            state.look(now);
+            state.check(now);
             state.tally.granted += 1;
             let excused = state.excused.contains_key(&(lock, token));
             if !state.tokens.insert((lock, token)) && !excused {
@@ -198,7 +198,7 @@ impl History {
             }
             if self.calm {
                 let turn = state.take_turn(lock, mode, token, granted.arrival);
-                // Who is told of a hold that is gone already may be told after the next.
+                // The loss of a hold that is gone already may be reported after the next grant.
                 if let Err(failure) = turn
                     && !excused
                 {
@@ -229,7 +229,7 @@ impl History {
         let (token, now) = (token.get(), self.now());
         {
             let mut state = self.state();
-            state.look(now);
+            state.check(now);
             let held = |held: &&mut Held| held.lock == lock && held.token == token;
             if let Some(held) = state.holds.iter_mut().find(held) {
                 held.stage = Stage::Leaves;
@@ -239,7 +239,7 @@ impl History {
         self.note(process, what, lock as u64, token);
     }
 
-    /// Which tokens of `lock` somebody believes to hold now.
+    /// Which tokens of `lock` clients believe to hold now.
     pub(crate) fn believed(&self) -> Vec<(usize, u64)> {
         let now = self.now();
         let state = self.state();
@@ -247,7 +247,7 @@ impl History {
         believed.map(|held| (held.lock, held.token)).collect()
     }
 
-    /// The store's side of `lock`, of which `keeps` is the truth: what somebody believes to hold,
+    /// The store's side of `lock`, of which `keeps` is the truth: what a client believes to hold,
     /// the store must not have given away.
     pub(crate) fn compare(&self, lock: usize, keeps: impl Fn(u64) -> bool) {
         let now = self.now();
@@ -272,13 +272,13 @@ impl History {
         }
     }
 
-    /// `process` has just been continued, and somebody asks for all that it holds before any of its
+    /// `process` has just been continued, and is asked for all that it holds before any of its
     /// timers has fired.
-    pub(crate) fn first_look(&self, process: u32) {
+    pub(crate) fn first_check(&self, process: u32) {
         let now = self.now();
         let holds: Vec<Arc<Guard>> = {
             let mut state = self.state();
-            state.look(now);
+            state.check(now);
             let own = state.holds.iter().filter(|held| held.process == process);
             own.filter_map(|held| held.guard.upgrade()).collect()
         };
@@ -341,7 +341,7 @@ impl State {
         self.failure.get_or_insert(message);
     }
 
-    fn look(&mut self, now: Moment) {
+    fn check(&mut self, now: Moment) {
         let mut believed: Vec<(usize, Mode, u64)> = Vec::new();
         // Each was granted beside those with smaller tokens: a later one may have another limit.
         self.holds.sort_unstable_by_key(|held| held.token);
@@ -355,8 +355,8 @@ impl State {
                     self.freed.insert(held.lock, now);
                 }
                 held.stage = Stage::Over;
-                let told = (until + REPORTED_WITHIN).max(held.gate.opened_at() + REPORTED_WITHIN);
-                if until.as_nanos() > 0 && told < now && !held.gate.is_shut() {
+                let due = (until + REPORTED_WITHIN).max(held.gate.opened_at() + REPORTED_WITHIN);
+                if until.as_nanos() > 0 && due < now && !held.gate.is_shut() {
                     failure =
                         Some(format!("{key:?} ended at {until:?}, the loss was not reported"));
                 }

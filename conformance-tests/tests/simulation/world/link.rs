@@ -92,7 +92,7 @@ impl Link {
     }
 
     /// Sends one request about `claim` and waits at most `bound` for the answer: `None` when
-    /// nobody can know whether it was executed.
+    /// it is unknown whether it was executed.
     pub(crate) async fn call<R: Send + 'static>(
         &self,
         claim: u64,

@@ -51,7 +51,7 @@ impl Tls {
         authority.sign("client", &directory.join(CLIENT), &directory.join(CLIENT_KEY))
     }
 
-    /// What the server must be told, in the directory of its certificates.
+    /// The arguments of the server, with the directory of its certificates.
     pub(super) fn args(&self, directory: &Path) -> Vec<OsString> {
         let clients = match self.clients {
             Clients::Any => "no",

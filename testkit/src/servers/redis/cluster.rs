@@ -46,7 +46,7 @@ impl RedisOptions {
         started.map(|()| cluster)
     }
 
-    /// Starts a cluster of one node, which has met no other and does not know its own address.
+    /// Starts a cluster of one node, which knows no other and does not know its own address.
     ///
     /// # Errors
     /// When Redis is not installed, or does not get ready.
@@ -106,7 +106,7 @@ impl TestCluster {
         format!("redis-cluster://{}", hosts(&self.nodes))
     }
 
-    /// Has the nodes take nobody for dead any more: for what befalls a master that stays.
+    /// Makes the nodes take no other for dead: for faults of a master that stays.
     ///
     /// # Errors
     /// When one of them does not answer.
@@ -128,7 +128,7 @@ impl TestCluster {
     /// left out.
     ///
     /// # Errors
-    /// When nobody has the slot, or a node does not answer.
+    /// When no node has the slot, or a node does not answer.
     pub async fn master_of(&self, slot: u16) -> Result<&TestRedis, ServerError> {
         let owner = async {
             let views = self.views().await?;
@@ -234,7 +234,7 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Waits until all six nodes run and agree on who serves what, and each replica is in step
+    /// Waits until all six nodes run and agree which serves what, and each replica is in step
     /// with its master: what a start ends with, and what a test may want after a restart.
     ///
     /// # Errors
@@ -258,10 +258,10 @@ impl TestCluster {
 
     /// Keeps the directories after the end and prints their paths, as a panic of the test does.
     pub fn keep(&self) {
-        self.nodes.iter().for_each(TestRedis::keep);
+        self.nodes.iter().for_each(|node| node.keep());
     }
 
-    /// Gives the slots to the masters, and makes all nodes meet.
+    /// Gives the slots to the masters, and introduces all nodes to each other.
     async fn join(&self) -> io::Result<()> {
         for (index, node) in self.nodes.iter().enumerate() {
             // Without this they would quarrel about the first epoch.
@@ -290,7 +290,7 @@ impl TestCluster {
     async fn replicate(&self) -> Result<(), ServerError> {
         let (masters, replicas) = self.nodes.split_at(MASTERS);
         for (master, replica) in masters.iter().zip(replicas) {
-            // It is refused until the two have met.
+            // It is refused until the two know each other.
             eventually(SERVER, "a replica's master", PATIENCE, || async {
                 let id = self.id(master).await?;
                 replica.command(&["CLUSTER", "REPLICATE", &id]).await

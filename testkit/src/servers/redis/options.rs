@@ -115,7 +115,7 @@ impl RedisOptions {
         self
     }
 
-    /// Speaks TLS, and with those only who have a certificate of the same authority:
+    /// Speaks TLS, and only with clients that have a certificate of the same authority:
     /// [`TestRedis::client_certificate_file`].
     #[must_use]
     pub fn tls_for_certified_clients(mut self) -> Self {

@@ -120,7 +120,7 @@ impl TestSentinel {
         format!("redis+sentinel://{}/{SERVICE}/0", hosts(&self.sentinels))
     }
 
-    /// Has the sentinels take nobody for dead any more: for what befalls a master that stays.
+    /// Makes the sentinels take no server for dead: for faults of a master that stays.
     ///
     /// # Errors
     /// When one of them does not answer.
@@ -137,8 +137,8 @@ impl TestSentinel {
     /// # Errors
     /// When there is no such sentinel, or it does not answer.
     pub async fn master(&self) -> Result<&TestRedis, ServerError> {
-        let told = async { self.master_at(self.live_sentinel()?).await };
-        told.await.map_err(|e| self.failed("asking for the master of", e))
+        let found = async { self.master_at(self.live_sentinel()?).await };
+        found.await.map_err(|e| self.failed("asking for the master of", e))
     }
 
     /// Has the sentinels fail over to a replica, with the master alive, and waits for the new

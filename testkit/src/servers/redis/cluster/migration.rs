@@ -54,7 +54,7 @@ impl<'a> SlotMigration<'a> {
         self.to
     }
 
-    /// Moves one key of the slot. It is no error if there is none of the name.
+    /// Moves one key of the slot. A missing key is not an error.
     ///
     /// # Errors
     /// When a server refuses.
@@ -62,7 +62,7 @@ impl<'a> SlotMigration<'a> {
         self.migrate(&[key]).await.map_err(failed)
     }
 
-    /// Moves all keys that are left: from now on all of them meet ASK.
+    /// Moves all keys that are left: from now on requests for them get ASK.
     ///
     /// # Errors
     /// When a server refuses.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fencelock_core::{ErrorKind, LostReason};
 
-use super::behaviour;
-use super::work::{self, BRIEFLY, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -14,17 +14,24 @@ use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "ownership";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "release_frees_the_lock", &[], |c| Box::pin(release(c))),
+    // Fault 48
     behaviour(GROUP, "release_after_a_loss_is_not_held", &[], |c| Box::pin(after_loss(c))),
+    // Fault 48
     behaviour(GROUP, "a_stale_release_does_not_free_a_successor", &[], |c| Box::pin(stale(c))),
+    // Fault 48
     behaviour(GROUP, "a_stale_drop_does_not_free_a_successor", &[], |c| Box::pin(stale_drop(c))),
+    // Fault 3
     behaviour(GROUP, "a_thawed_holder_does_not_free_a_successor", &[Need::Silence], |c| {
         Box::pin(thawed(c))
     }),
     behaviour(GROUP, "drop_releases", &[], |c| Box::pin(dropped(c))),
+    // Fault 46
     behaviour(GROUP, "drop_on_a_plain_thread_releases", &[], |c| Box::pin(plain_thread(c))),
+    // Fault 46
     behaviour(GROUP, "a_guard_outlives_its_runtime_without_harm", &[], |c| Box::pin(no_runtime(c))),
+    // Fault 47
     behaviour(GROUP, "a_panic_while_holding_releases", &[], |c| Box::pin(panics(c))),
     behaviour(GROUP, "each_acquisition_is_an_owner_of_its_own", &[], |c| Box::pin(owners(c))),
     behaviour(GROUP, "a_guard_can_be_moved_to_another_task", &[], |c| Box::pin(travels(c))),
@@ -119,7 +126,7 @@ async fn dropped(context: Arc<Context>) {
         let waiter = work::spawn_waiter(&two, &name, how);
         context.until_queued(&two, &name, 1).await;
         drop(guard);
-        let next = work::until_granted(&context, "a dropped guard's lock is granted", waiter).await;
+        let next = context.until_granted("a dropped guard's lock is granted", waiter).await;
         context.release(next).await;
     }
 }
@@ -162,7 +169,7 @@ async fn panics(context: Arc<Context>) {
     let guard = context.acquire(&locks, &name).await;
     let task = tokio::spawn(async move {
         let _guard = guard;
-        // Unwinds without the panic hook: this one is no failure.
+        // Unwinds without the panic hook: this one is not a failure.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     assert!(task.await.expect_err("it panicked").is_panic());
@@ -182,7 +189,7 @@ async fn owners(context: Arc<Context>) {
     context.until_queued(&locks, &name, 1).await;
     let token = first.fencing_token();
     context.release(first).await;
-    let second = work::until_granted(&context, "the second acquisition is granted", second).await;
+    let second = context.until_granted("the second acquisition is granted", second).await;
     assert_ne!(second.fencing_token(), token, "two acquisitions are one owner");
     work::assert_busy(&context, &locks, &name).await;
     context.release(second).await;
@@ -195,7 +202,7 @@ async fn travels(context: Arc<Context>) {
     let shared = guard.clone();
     let held = tokio::spawn(async move { shared.is_held() }).await.expect("no panic");
     assert!(held);
-    let guard = Arc::into_inner(guard).expect("the task is over");
+    let guard = Arc::into_inner(guard).expect("the task has ended");
     let released = tokio::spawn(async move { guard.release().await });
     context.soon("another task releases", released).await.expect("no panic").expect("released");
     assert!(work::is_free(&context, &locks, &name, How::Exclusive).await);

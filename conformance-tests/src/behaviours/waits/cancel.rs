@@ -9,10 +9,11 @@ use fencelock_core::{Guard, Locks};
 use rand::RngExt;
 use tokio::time::{Instant, timeout};
 
-use super::behaviour;
-use super::work::{self, SHORT_WAIT};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_WAIT};
 use crate::cancel_points::{DroppedAfter, at_every_await};
 use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -27,19 +28,22 @@ const GROUP: &str = "cancel";
 /// What breaks on the way to the store is mended again.
 const MENDED: Need = Need::Backdoor(Backdoor::CutOff);
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    // Fault 44
     behaviour(GROUP, "an_acquire_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::free(c, false))
     }),
     behaviour(GROUP, "a_try_of_a_free_lock_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::free(c, true))
     }),
+    // Fault 44
     behaviour(GROUP, "a_wait_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::contended(c, false))
     }),
     behaviour(GROUP, "a_try_that_waits_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::contended(c, true))
     }),
+    // Fault 44
     behaviour(GROUP, "a_try_dropped_anywhere_leaves_nothing", &[], |c| {
         Box::pin(acquiring::busy(c, Duration::ZERO))
     }),
@@ -50,17 +54,18 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
         GROUP,
         "an_acquire_dropped_anywhere_with_slow_replies_leaves_nothing",
         &[Need::Backdoor(Backdoor::SlowReplies), MENDED],
-        |c| Box::pin(acquiring::troubled(c, Backdoor::SlowReplies)),
+        |c| Box::pin(acquiring::under_fault(c, NetworkFault::SlowReplies(acquiring::OUTAGE / 4))),
     ),
     behaviour(
         GROUP,
         "an_acquire_dropped_anywhere_around_a_lost_reply_leaves_nothing",
         &[Need::Backdoor(Backdoor::LoseReply), MENDED],
-        |c| Box::pin(acquiring::troubled(c, Backdoor::LoseReply)),
+        |c| Box::pin(acquiring::under_fault(c, NetworkFault::ReplyDropped)),
     ),
     behaviour(GROUP, "an_acquire_dropped_anywhere_while_cut_off_leaves_nothing", &[MENDED], |c| {
-        Box::pin(acquiring::troubled(c, Backdoor::CutOff))
+        Box::pin(acquiring::under_fault(c, NetworkFault::CutOff))
     }),
+    // Fault 45
     behaviour(GROUP, "a_release_dropped_anywhere_still_releases", &[], |c| {
         Box::pin(holding::release(c))
     }),
@@ -83,12 +88,13 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
         Box::pin(store::connect(c))
     }),
     behaviour(GROUP, "a_cancelled_waiter_releases_no_other_hold", &[], |c| {
-        Box::pin(frees_nobody(c))
+        Box::pin(frees_no_other(c))
     }),
     behaviour(GROUP, "a_cancelled_waiter_passes_its_turn_on", &[], |c| Box::pin(passes_on(c))),
     behaviour(GROUP, "waiters_cancelled_at_the_hand_off_lose_no_turn", &[], |c| {
         Box::pin(at_hand_off(c))
     }),
+    // Fault 44
     behaviour(GROUP, "a_thousand_random_drops_leave_nothing", &[], |c| Box::pin(thousand(c))),
     behaviour(GROUP, "a_timeout_around_acquire_leaves_nothing", &[], |c| Box::pin(timeouts(c))),
     behaviour(GROUP, "a_hundred_waiters_give_up_at_once", &[], |c| Box::pin(hundred(c))),
@@ -118,7 +124,7 @@ async fn assert_clean(context: &Context, locks: &Locks, name: &str) {
 }
 
 /// A clean-up that deletes any holder's entry would free another client's lock.
-async fn frees_nobody(context: Arc<Context>) {
+async fn frees_no_other(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let holder = context.acquire(&one, &name).await;
@@ -144,7 +150,7 @@ async fn passes_on(context: Arc<Context>) {
     first.abort();
     context.until_queued(&one, &name, 1).await;
     context.release(holder).await;
-    let second = work::until_granted(&context, "the second waiter is granted", second).await;
+    let second = context.until_granted("the second waiter is granted", second).await;
     context.release(second).await;
 }
 
@@ -172,14 +178,14 @@ async fn at_hand_off(context: Arc<Context>) {
         released.expect("released");
         // Granted before it was cancelled: then its guard was dropped with it.
         drop(first.await);
-        let second = work::until_granted(&context, "the second waiter is granted", second).await;
+        let second = context.until_granted("the second waiter is granted", second).await;
         slow += u32::from(started.elapsed() > Duration::from_millis(500));
         assert!(slow < 8, "at least {slow} of 100 turns were lost with a cancelled waiter");
         context.release(second).await;
     }
 }
 
-/// Fault 44: dropped at random points, while others hold and release.
+/// Futures are dropped at random points, while others hold and release.
 async fn thousand(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -240,6 +246,6 @@ async fn hundred(context: Arc<Context>) {
     }
     context.until_queued(&one, &name, 1).await;
     context.release(holder).await;
-    let last = work::until_granted(&context, "the remaining waiter is granted", last).await;
+    let last = context.until_granted("the remaining waiter is granted", last).await;
     context.release(last).await;
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use fencelock_core::{ErrorKind, LostReason};
 
-use super::behaviour;
-use super::work;
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 
 const GROUP: &str = "closing";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_close_ends_the_waits", &[], |c| Box::pin(waiters(c))),
     behaviour(GROUP, "what_is_held_is_lost_and_released_by_a_close", &[], |c| Box::pin(held(c))),
     behaviour(GROUP, "a_closed_client_acquires_nothing", &[], |c| Box::pin(later(c))),
@@ -48,7 +48,7 @@ async fn held(context: Arc<Context>) {
     assert!(!guard.is_held(), "held after its store was closed");
     assert_eq!(work::until_lost(&context, &guard).await, LostReason::Closed);
     work::release_is_not_held(&context, guard).await;
-    let next = work::until_granted(&context, "the next one is granted", next).await;
+    let next = context.until_granted("the next one is granted", next).await;
     context.release(next).await;
 }
 
@@ -104,7 +104,7 @@ async fn others(context: Arc<Context>) {
     context.soon("another client closes", one.close()).await.expect("closed");
     assert!(guard.is_held());
     context.release(holder).await;
-    let waiter = work::until_granted(&context, "another client's waiter is granted", waiter).await;
+    let waiter = context.until_granted("another client's waiter is granted", waiter).await;
     context.release(waiter).await;
     context.release(guard).await;
 }
@@ -119,7 +119,7 @@ async fn dropped(context: Arc<Context>) {
     let forgotten = context.acquire(&locks, &other).await;
     drop(locks);
     drop(guard);
-    let waiter = work::until_granted(&context, "its own waiter is granted", waiter).await;
+    let waiter = context.until_granted("its own waiter is granted", waiter).await;
     drop(forgotten);
     drop(waiter);
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Lock, Operation};
 
-use super::behaviour;
-use super::work;
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -15,9 +15,12 @@ use crate::suite::needs::Need;
 
 const GROUP: &str = "options";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    // Fault 49
     behaviour(GROUP, "absurd_times_are_refused", &[], |c| Box::pin(times(c))),
+    // Fault 49
     behaviour(GROUP, "extreme_times_within_the_range_work", &[], |c| Box::pin(extremes(c))),
+    // Fault 49
     behaviour(GROUP, "absurd_permits_are_refused", &[], |c| Box::pin(permits(c))),
     behaviour(GROUP, "the_largest_limit_works", &[Need::Permits], |c| Box::pin(largest(c))),
     behaviour(GROUP, "the_first_invalid_option_is_reported", &[], |c| Box::pin(first(c))),

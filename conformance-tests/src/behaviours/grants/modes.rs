@@ -6,8 +6,8 @@ use std::time::Duration;
 use fencelock_core::ErrorKind;
 use tokio::time::Instant;
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -20,7 +20,7 @@ const PERMITS: &[Need] = &[Need::Permits];
 const FAIR_SHARED: &[Need] = &[Need::Shared, Need::Arrival];
 const FAIR_PERMITS: &[Need] = &[Need::Permits, Need::Arrival];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "readers_hold_together", SHARED, |c| Box::pin(readers(c))),
     behaviour(GROUP, "readers_and_writers_exclude_each_other", SHARED, |c| Box::pin(writers(c))),
     behaviour(GROUP, "readers_cannot_starve_a_writer", FAIR_SHARED, |c| Box::pin(starved(c))),
@@ -96,10 +96,10 @@ async fn starved(context: Arc<Context>) {
     let reader = work::spawn_waiter(&one, &name, How::Shared);
     context.until_queued(&one, &name, 2).await;
     context.release(first).await;
-    let writer = work::until_granted(&context, "the writer is granted", writer).await;
+    let writer = context.until_granted("the writer is granted", writer).await;
     assert!(!reader.is_finished(), "a reader was granted while a writer holds");
     context.release(writer).await;
-    let reader = work::until_granted(&context, "the reader is granted", reader).await;
+    let reader = context.until_granted("the reader is granted", reader).await;
     context.release(reader).await;
 }
 
@@ -136,7 +136,7 @@ async fn together(context: Arc<Context>) {
     // No reader releases before all of them hold.
     let mut guards = Vec::new();
     for waiter in waiters {
-        guards.push(work::until_granted(&context, "every reader is granted", waiter).await);
+        guards.push(context.until_granted("every reader is granted", waiter).await);
     }
     assert!(guards.iter().all(fencelock_core::Guard::is_held));
     for guard in guards {
@@ -163,7 +163,7 @@ async fn dead_reader(context: Arc<Context>) {
         .await;
     let writer = work::spawn_waiter(&locks, &name, How::Exclusive);
     context.release(alive).await;
-    let writer = work::until_granted(&context, "the writer is granted", writer).await;
+    let writer = context.until_granted("the writer is granted", writer).await;
     assert!(!dead.is_held());
     context.release(writer).await;
     let ending = frozen_runtime.run(async move {
@@ -218,10 +218,10 @@ async fn big(context: Arc<Context>) {
     let later = work::spawn_waiter(&one, &name, permits(1, 4));
     context.until_queued(&one, &name, 2).await;
     context.release(small).await;
-    let big = work::until_granted(&context, "the big request is granted", big).await;
+    let big = context.until_granted("the big request is granted", big).await;
     assert!(!later.is_finished(), "five of four permits are held");
     context.release(big).await;
-    let later = work::until_granted(&context, "the later request is granted", later).await;
+    let later = context.until_granted("the later request is granted", later).await;
     context.release(later).await;
 }
 
@@ -241,9 +241,7 @@ async fn wakes_all(context: Arc<Context>) {
         context.release(all).await;
         let mut guards = Vec::new();
         for waiter in waiters {
-            guards.push(
-                work::until_granted(&context, "every waiter that fits is granted", waiter).await,
-            );
+            guards.push(context.until_granted("every waiter that fits is granted", waiter).await);
         }
         // Otherwise a waiter check found them.
         slow += u32::from(started.elapsed() > Duration::from_millis(500));

@@ -7,9 +7,10 @@ use std::time::Duration;
 use fencelock_core::{ErrorKind, LostReason, lease_end};
 use tokio::time::{Instant, sleep};
 
-use super::behaviour;
-use super::work::{self, BRIEFLY, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
 use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -18,10 +19,14 @@ use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "validity";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "is_held_is_exact", &[], |c| Box::pin(exact(c))),
     behaviour(GROUP, "a_fixed_lease_ends_and_frees", &[], |c| Box::pin(fixed(c))),
-    behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], |c| Box::pin(told_before(c))),
+    // Fault 39
+    behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], |c| {
+        Box::pin(reported_before(c))
+    }),
+    // Fault 47
     behaviour(GROUP, "hold_at_most_ends_a_forgotten_guard", &[], |c| Box::pin(forgotten(c))),
     behaviour(GROUP, "hold_at_most_is_not_renewed_away", &[], |c| Box::pin(hold_at_most(c))),
     behaviour(GROUP, "expiring_comes_before_the_loss", &[], |c| Box::pin(expiring(c))),
@@ -30,27 +35,34 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_lease_is_relied_on_for_less_than_its_ttl", &[Need::Lease], |c| {
         Box::pin(shorter(c))
     }),
+    // Fault 13
     behaviour(
         GROUP,
         "validity_counts_from_before_the_request",
         &[Need::Lease, Need::Backdoor(Backdoor::SlowReplies)],
         |c| Box::pin(slow_reply(c)),
     ),
+    // Faults 4, 13
     behaviour(GROUP, "a_reply_after_the_lease_is_no_guard", SLOW, |c| Box::pin(late_reply(c))),
+    // Faults 2, 6
     behaviour(GROUP, "a_short_freeze_loses_nothing", &[Need::Silence], |c| Box::pin(short_nap(c))),
+    // Faults 3, 6
     behaviour(
         GROUP,
         "a_frozen_holder_finds_its_lock_lost_after_the_freeze",
         &[Need::Silence],
         |c| Box::pin(frozen(c)),
     ),
+    // Fault 25
     behaviour(
         GROUP,
         "a_forgotten_grant_is_lost_and_stays_so",
         &[Need::Backdoor(Backdoor::Expire)],
         |c| Box::pin(expired(c)),
     ),
+    // Fault 10
     behaviour(GROUP, "a_holder_that_is_cut_off_is_lost_in_time", CUT, |c| Box::pin(cut_off(c))),
+    // Fault 10
     behaviour(
         GROUP,
         "a_silent_store_is_an_error_in_time",
@@ -109,7 +121,7 @@ async fn fixed(context: Arc<Context>) {
 }
 
 /// By the history: no validity of the first holder overlaps with one of the next.
-async fn told_before(context: Arc<Context>) {
+async fn reported_before(context: Arc<Context>) {
     let name = context.name("lock");
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -228,7 +240,7 @@ async fn slow_reply(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let (ttl, delay) = (Duration::from_secs(20), Duration::from_millis(300));
-    context.store().delay_replies(delay).await.expect("replies are delayed");
+    context.inject_fault(NetworkFault::SlowReplies(delay)).await;
     let lock = locks.lock(&name).ttl(ttl);
     let guard = context.soon("acquired, late", lock.acquire()).await.expect("acquired");
     let sent = locks.now() - delay;
@@ -236,7 +248,7 @@ async fn slow_reply(context: Arc<Context>) {
         guard.valid_until() <= lease_end(sent, ttl),
         "the lease is counted from the reply, not from the request"
     );
-    context.store().heal().await.expect("healed");
+    context.heal().await;
     context.release(guard).await;
 }
 
@@ -244,13 +256,13 @@ async fn slow_reply(context: Arc<Context>) {
 async fn late_reply(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    context.store().delay_replies(Duration::from_millis(400)).await.expect("replies are delayed");
+    context.inject_fault(NetworkFault::SlowReplies(Duration::from_millis(400))).await;
     let ttl = Duration::from_millis(200);
     for lock in [locks.lock(&name).ttl(ttl), locks.lock(&name).fixed_lease(ttl)] {
         let answer = context.soon("an answer", lock.acquire()).await;
-        work::assert_kind(&answer.expect_err("the lease is over"), ErrorKind::Lost);
+        work::assert_kind(&answer.expect_err("the lease has ended"), ErrorKind::Lost);
     }
-    context.store().heal().await.expect("healed");
+    context.heal().await;
 }
 
 async fn short_nap(context: Arc<Context>) {
@@ -290,10 +302,10 @@ async fn frozen(context: Arc<Context>) {
     let next = next.expect("granted");
     assert!(granted >= until, "granted while the frozen holder's validity lasted");
     let thawing = frozen_runtime.run(async move {
-        let held_at_first_look = guard.is_held();
+        let held_at_first_check = guard.is_held();
         let reason = guard.lost().await;
         drop(guard);
-        (held_at_first_look, reason, frozen.close().await)
+        (held_at_first_check, reason, frozen.close().await)
     });
     let (held, _reason, closed) =
         context.soon("the thawed holder is notified of the loss", thawing).await;
@@ -312,7 +324,7 @@ async fn expired(context: Arc<Context>) {
     context.store().expire(&name).await.expect("the store forgets it");
     work::until_lost(&context, &guard).await;
     work::release_is_not_held(&context, guard).await;
-    assert!(!context.store().is_locked(&name).await.expect("a look"), "it was recreated");
+    assert!(!context.store().is_locked(&name).await.expect("inspected"), "it was recreated");
     let next = context.soon("a try answers", two.lock(&name).try_acquire()).await;
     let next = next.expect("no error").expect("the store forgot the holder, so it is free");
     // Now the release itself finds out.
@@ -325,13 +337,13 @@ async fn cut_off(context: Arc<Context>) {
     let locks = context.client().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-    context.store().cut_off().await.expect("cut off");
+    context.inject_fault(NetworkFault::CutOff).await;
     let bound = context.silence_frees_within(SHORT_TTL);
     let until = guard.valid_until();
     context.within(bound, "the holder is notified without the store", guard.lost()).await;
     // A renewal that was under way at the cut may still have been answered.
     assert!(locks.now() >= until, "lost before its validity ended, without an answer of the store");
-    context.store().heal().await.expect("healed");
+    context.heal().await;
     work::release_is_not_held(&context, guard).await;
     let guard = context.acquire(&locks, &name).await;
     context.release(guard).await;
@@ -341,13 +353,13 @@ async fn silent(context: Arc<Context>) {
     let name = context.name("lock");
     let locks =
         context.client_with(|params| params.unreachable_after = Duration::from_millis(300)).await;
-    context.store().cut_off().await.expect("cut off");
+    context.inject_fault(NetworkFault::CutOff).await;
     let lock = locks.lock(&name);
     let error = context.soon("a silent store is an error", lock.acquire()).await;
     let error = error.expect_err("nothing can be acquired while cut off");
     work::assert_kind(&error, ErrorKind::Unreachable);
     assert!(error.to_string().contains("300ms"), "the bound is not named: {error}");
-    context.store().heal().await.expect("healed");
+    context.heal().await;
     let guard = context.acquire(&locks, &name).await;
     context.release(guard).await;
 }

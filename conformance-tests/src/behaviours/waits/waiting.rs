@@ -7,8 +7,8 @@ use std::time::Duration;
 use fencelock_core::ErrorKind;
 use tokio::time::Instant;
 
-use super::behaviour;
-use super::work::{self, SHORT_WAIT};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_WAIT};
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -17,11 +17,14 @@ use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "waiting";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_waiter_is_woken_by_the_release", &[], |c| Box::pin(woken(c))),
     behaviour(GROUP, "a_wait_limit_ends_in_time", &[], |c| Box::pin(limit(c))),
+    // Fault 49
     behaviour(GROUP, "a_wait_limit_of_zero_is_a_try", &[], |c| Box::pin(zero(c))),
+    // Fault 49
     behaviour(GROUP, "a_tiny_wait_limit_is_kept", &[], |c| Box::pin(tiny(c))),
+    // Fault 49
     behaviour(GROUP, "an_absurdly_long_wait_limit_waits", &[], |c| Box::pin(huge(c))),
     behaviour(GROUP, "a_try_with_a_wait_limit_waits", &[], |c| Box::pin(patient_try(c))),
     behaviour(GROUP, "a_try_leaves_nothing_in_the_queue", &[], |c| Box::pin(try_leaves(c))),
@@ -36,6 +39,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     }),
     behaviour(GROUP, "a_wait_that_timed_out_leaves_the_queue", &[], |c| Box::pin(timed_out(c))),
     behaviour(GROUP, "no_wake_up_is_missed_under_stress", &[], |c| Box::pin(stress(c))),
+    // Faults 5, 6
     behaviour(GROUP, "a_frozen_waiter_is_passed_over", &[Need::Silence], |c| Box::pin(frozen(c))),
 ];
 
@@ -48,7 +52,7 @@ async fn woken(context: Arc<Context>) {
         let waiting = work::spawn_waiter(waiter, &name, How::Exclusive);
         context.until_queued(holder, &name, 1).await;
         context.release(guard).await;
-        let next = work::until_granted(&context, "the waiter is woken", waiting).await;
+        let next = context.until_granted("the waiter is woken", waiting).await;
         context.release(next).await;
     }
 }
@@ -105,8 +109,7 @@ async fn huge(context: Arc<Context>) {
         context.until_queued(&locks, &name, 1).await;
         context.release(guard).await;
         let next =
-            work::until_granted(&context, "the waiter with a very long limit is woken", waiting)
-                .await;
+            context.until_granted("the waiter with a very long limit is woken", waiting).await;
         context.release(next).await;
     }
 }
@@ -177,7 +180,7 @@ async fn barging(context: Arc<Context>) {
         };
         let barged = context.soon("the releaser tries again", releasing).await;
         assert!(barged.is_none(), "the releaser was granted before the waiter");
-        let next = work::until_granted(&context, "the waiter is granted", waiting).await;
+        let next = context.until_granted("the waiter is granted", waiting).await;
         context.release(next).await;
     }
 }
@@ -198,7 +201,7 @@ async fn undisturbed(context: Arc<Context>) {
     context.release(guard).await;
     // Whichever is granted first: not every store promises an order.
     let served = async |waiter| {
-        let guard = work::until_granted(&context, "a queued waiter is granted", waiter).await;
+        let guard = context.until_granted("a queued waiter is granted", waiter).await;
         context.release(guard).await;
     };
     tokio::join!(served(before), served(after));

@@ -8,10 +8,10 @@ use fencelock_core::{ErrorKind, Liveness, RenewalPlan};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::harness::Backdoor;
-use crate::harness::network_fault::NetworkFault;
+use crate::harness::network_fault::{NetworkFault, NewConnections};
 use crate::history::Worker;
 use crate::history::checker::Rules;
 use crate::how::How;
@@ -24,28 +24,25 @@ const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults)];
 const CUT: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults), Need::Silence];
 const SLOW: &[Need] = &[Need::Backdoor(Backdoor::SlowReplies), Need::Silence];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    // Fault 11
     behaviour(GROUP, "a_loss_is_reported_in_time_when_one_direction_is_cut", CUT, |c| {
         Box::pin(one_way(c))
     }),
+    // Faults 12, 23
     behaviour(GROUP, "connection_resets_lose_no_lock_and_no_queue_place", NEEDS, |c| {
         Box::pin(resets(c))
     }),
+    // Fault 13
     behaviour(GROUP, "a_delay_near_the_promise_makes_no_guard_without_validity", SLOW, |c| {
         Box::pin(near_the_promise(c))
     }),
+    // Fault 15
     behaviour(GROUP, "garbled_replies_do_no_harm", NEEDS, |c| Box::pin(garbled(c))),
+    // Fault 16
     behaviour(GROUP, "a_flapping_link_leaves_no_orphans", NEEDS, |c| Box::pin(flapping(c))),
     behaviour(GROUP, "a_narrow_line_only_slows_down", NEEDS, |c| Box::pin(narrow(c))),
 ];
-
-async fn inject_fault(context: &Context, fault: NetworkFault) {
-    context.store().inject_fault(fault).await.expect("connections are broken");
-}
-
-async fn heal(context: &Context) {
-    context.store().heal().await.expect("healed");
-}
 
 /// Either the server's replies are lost, or the requests to it.
 async fn one_way(context: Arc<Context>) {
@@ -55,11 +52,11 @@ async fn one_way(context: Arc<Context>) {
         let lock = locks.lock(&name).ttl(SHORT_TTL);
         let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
         let until = guard.valid_until();
-        inject_fault(&context, direction).await;
+        context.inject_fault(direction).await;
         let bound = context.silence_frees_within(SHORT_TTL);
         context.within(bound, "the holder is notified of the loss", guard.lost()).await;
         assert!(!guard.is_held() && locks.now() >= until, "lost before its validity ended");
-        heal(&context).await;
+        context.heal().await;
         work::release_is_not_held(&context, guard).await;
         let again = context.acquire(&locks, &name).await;
         context.release(again).await;
@@ -75,9 +72,9 @@ async fn resets(context: Arc<Context>) {
         let blocker = context.acquire(&two, &wanted).await;
         let waiter = work::spawn_waiter(&one, &wanted, How::Exclusive);
         context.until_queued(&two, &wanted, 1).await;
-        inject_fault(&context, NetworkFault::Resets).await;
+        context.inject_fault(NetworkFault::ConnectionsReset).await;
         context.release(blocker).await;
-        let next = work::until_granted(&context, "the waiter is granted", waiter).await;
+        let next = context.until_granted("the waiter is granted", waiter).await;
         context.release(next).await;
     }
     let before = held.valid_until();
@@ -89,7 +86,7 @@ async fn resets(context: Arc<Context>) {
 }
 
 /// The validity of a guard is the rest of the lease when the reply arrives; after the lease there
-/// is no guard.
+/// is none.
 async fn near_the_promise(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
@@ -99,7 +96,7 @@ async fn near_the_promise(context: Arc<Context>) {
     };
     for percent in [60, 90, 110] {
         let delay = promise * percent / 100;
-        context.store().delay_replies(delay).await.expect("replies are delayed");
+        context.inject_fault(NetworkFault::SlowReplies(delay)).await;
         let lock = locks.lock(&name).ttl(promise).wait_at_most(promise * 3);
         match context.soon("an answer", lock.acquire()).await {
             Ok(guard) => {
@@ -112,7 +109,7 @@ async fn near_the_promise(context: Arc<Context>) {
                 assert!(late.contains(&error.kind()), "after {delay:?}: {error}");
             }
         }
-        heal(&context).await;
+        context.heal().await;
         let bound = context.silence_frees_within(promise);
         let again = context.within(bound, "it is free again", locks.lock(&name).acquire()).await;
         context.release(again.expect("acquired")).await;
@@ -126,13 +123,13 @@ async fn garbled(context: Arc<Context>) {
     let held = context.acquire(&two, &kept).await;
     for how in [NetworkFault::Garbage, NetworkFault::Torn, NetworkFault::Flipped] {
         for _ in 0..3 {
-            inject_fault(&context, how).await;
+            context.inject_fault(how).await;
             if let Ok(guard) = context.soon("an answer", one.lock(&torn).acquire()).await {
                 let _ = context.soon("a release ends", guard.release()).await;
             }
             let guard = context.acquire(&one, &torn).await;
             context.release(guard).await;
-            heal(&context).await;
+            context.heal().await;
         }
         context.until_free(&two, &torn).await;
     }
@@ -150,13 +147,16 @@ async fn garbled(context: Arc<Context>) {
 /// With leases longer than the patience: what a lost reply left would block all clients.
 async fn flapping(context: Arc<Context>) {
     const FOR: Duration = Duration::from_secs(4);
+    // The line is mostly up.
+    const FLAPPING: NetworkFault =
+        NetworkFault::Flapping { down: Duration::from_millis(330), new: NewConnections::Closed };
     let name = context.name("lock");
     let mut clients = Vec::new();
     for _ in 0..2 {
         let long = context.longest_ttl().min(context.patience() * 4);
         clients.push(context.client_with(|params| params.ttl = long).await);
     }
-    inject_fault(&context, NetworkFault::Flapping).await;
+    context.inject_fault(FLAPPING).await;
     let began = Instant::now();
     let mut workers = JoinSet::new();
     for locks in clients.iter().cycle().take(4) {
@@ -175,7 +175,7 @@ async fn flapping(context: Arc<Context>) {
         });
     }
     tokio::time::sleep(FOR).await;
-    heal(&context).await;
+    context.heal().await;
     let bound = context.patience() * 2;
     let worked = context.within(bound, "all work is done", workers.join_all()).await;
     let grants: u32 = worked.iter().map(|(_, grants)| grants).sum();
@@ -188,8 +188,8 @@ async fn flapping(context: Arc<Context>) {
 async fn narrow(context: Arc<Context>) {
     let name = context.name("lock");
     let clients = vec![context.client().await, context.client().await];
-    inject_fault(&context, NetworkFault::Narrow).await;
+    context.inject_fault(NetworkFault::Narrow).await;
     let events = work::contend(&context, clients, &name, 5, |_| How::Exclusive).await;
     work::assert_history(&context, events);
-    heal(&context).await;
+    context.heal().await;
 }

@@ -7,8 +7,8 @@ use fencelock_core::Guard;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;
@@ -16,7 +16,7 @@ use crate::suite::needs::Need;
 const GROUP: &str = "renewal";
 const NEEDS: &[Need] = &[Need::Renewal];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_lock_is_kept_long_past_its_ttl", NEEDS, |c| Box::pin(kept(c))),
     behaviour(GROUP, "renewals_move_the_validity", NEEDS, |c| Box::pin(moves(c))),
     behaviour(GROUP, "what_is_renewed_is_not_expiring", NEEDS, |c| Box::pin(not_expiring(c))),

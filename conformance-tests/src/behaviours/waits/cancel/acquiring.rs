@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{anywhere, assert_clean, ways};
 use crate::behaviours::work;
-use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::suite::context::Context;
 
 /// Acquires, or tries with a wait limit. A try without one may find the lock busy: the request of
@@ -118,22 +118,16 @@ pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
 }
 
 /// The duration of an outage.
-const OUTAGE: Duration = Duration::from_millis(40);
+pub(super) const OUTAGE: Duration = Duration::from_millis(40);
 
 /// A request that was or may have been sent is undone once the store is reachable again, without
 /// harm to other holders.
-pub(super) async fn troubled(context: Arc<Context>, trouble: Backdoor) {
+pub(super) async fn under_fault(context: Arc<Context>, fault: NetworkFault) {
     let (name, other) = (context.name("lock"), context.name("other"));
     let (one, two) = (context.client().await, context.client().await);
     let kept = context.acquire(&two, &other).await;
     let make = async || {
-        let store = context.store();
-        let broken = match trouble {
-            Backdoor::SlowReplies => store.delay_replies(OUTAGE / 4).await,
-            Backdoor::LoseReply => store.lose_next_reply().await,
-            _ => store.cut_off().await,
-        };
-        broken.expect("the fault is injected");
+        context.inject_fault(fault).await;
         let mending = tokio::spawn(mended(context.clone()));
         (mending, acquire(one.lock(&name), false))
     };
@@ -150,5 +144,5 @@ pub(super) async fn troubled(context: Arc<Context>, trouble: Backdoor) {
 
 async fn mended(context: Arc<Context>) {
     tokio::time::sleep(OUTAGE).await;
-    context.store().heal().await.expect("healed");
+    context.heal().await;
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fencelock_core::FencingToken;
 
-use super::behaviour;
-use super::work::{self, BRIEFLY};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, BRIEFLY};
 use crate::harness::Backdoor;
 use crate::history::checker::Rules;
 use crate::history::{What, Worker};
@@ -18,7 +18,7 @@ use crate::suite::needs::Need;
 
 const GROUP: &str = "tokens";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "tokens_of_exclusive_grants_rise", &[], |c| Box::pin(rise(c))),
     behaviour(GROUP, "tokens_rise_across_losses", &[], |c| Box::pin(losses(c))),
     behaviour(GROUP, "tokens_rise_after_all_clients_have_left", &[], |c| {
@@ -34,6 +34,7 @@ pub(super) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_token_stays_the_same_for_the_whole_grant", &[], |c| Box::pin(constant(c))),
     behaviour(GROUP, "a_later_epoch_beats_every_token", &[], |c| Box::pin(epochs(c))),
     behaviour(GROUP, "a_stale_write_is_rejected", &[], |c| Box::pin(register(c))),
+    // Faults 17, 25
     behaviour(GROUP, "tokens_rise_when_the_store_loses_its_data", LOSES, |c| Box::pin(data(c))),
 ];
 
@@ -56,7 +57,7 @@ async fn rise(context: Arc<Context>) {
         let waiter = work::spawn_waiter(locks, &name, How::Exclusive);
         context.until_queued(locks, &name, 1).await;
         context.release(guard).await;
-        let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
+        let guard = context.until_granted("the waiter is granted", waiter).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         drop(guard);
     }

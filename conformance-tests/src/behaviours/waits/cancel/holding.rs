@@ -49,8 +49,8 @@ pub(super) async fn lost(context: Arc<Context>) {
         let guard = brief(&context, &one, &name).await;
         (guard.clone(), async move { guard.lost().await })
     };
-    anywhere(&context, make, async |guard, told| {
-        assert!(told.is_none_or(|reason| reason == LostReason::HoldLimit));
+    anywhere(&context, make, async |guard, reported| {
+        assert!(reported.is_none_or(|reason| reason == LostReason::HoldLimit));
         assert_tells_its_loss(&context, guard).await;
         assert_clean(&context, &two, &name).await;
     })
@@ -111,7 +111,7 @@ pub(super) async fn work(context: Arc<Context>) {
         work::assert_busy(&context, &two, &name).await;
     })
     .await;
-    context.release(Arc::into_inner(guard).expect("no future has it any more")).await;
+    context.release(Arc::into_inner(guard).expect("no future has it now")).await;
 }
 
 pub(super) async fn lost_work(context: Arc<Context>) {

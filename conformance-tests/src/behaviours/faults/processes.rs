@@ -7,8 +7,8 @@ use std::time::Duration;
 use fencelock_core::{Guard, Liveness};
 use tokio::time::{Instant, sleep};
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::harness::Backdoor;
 use crate::history;
 use crate::history::checker::Rules;
@@ -22,26 +22,35 @@ use crate::suite::needs::Need;
 const GROUP: &str = "processes";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::Processes)];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "processes_exclude_each_other", NEEDS, |c| Box::pin(exclude(c))),
     behaviour(GROUP, "an_unprotected_file_loses_no_update", NEEDS, |c| Box::pin(counter(c))),
+    // Fault 1
     behaviour(GROUP, "no_update_is_lost_although_processes_are_killed", NEEDS, |c| {
         Box::pin(counter_with_kills(c))
     }),
     behaviour(GROUP, "processes_are_served_in_arrival_order", ORDERED, |c| Box::pin(order(c))),
+    // Fault 1
     behaviour(GROUP, "a_killed_holder_frees_its_lock", NEEDS, |c| Box::pin(killed(c))),
+    // Fault 1
     behaviour(GROUP, "a_crashed_holder_frees_its_lock", NEEDS, |c| Box::pin(crashed(c))),
+    // Fault 5
     behaviour(GROUP, "a_killed_waiter_is_passed_over", NEEDS, |c| Box::pin(killed_waiter(c))),
     behaviour(GROUP, "a_killed_reader_lets_the_writer_in", READERS, |c| Box::pin(reader(c))),
     behaviour(GROUP, "a_killed_process_releases_its_permits", PERMITS, |c| Box::pin(permits(c))),
+    // Fault 2
     behaviour(GROUP, "a_briefly_stopped_holder_keeps_its_lock", NEEDS, |c| Box::pin(nap(c))),
+    // Fault 3
     behaviour(GROUP, "a_long_stopped_holder_never_overlaps_another", NEEDS, |c| {
         Box::pin(stopped(c))
     }),
+    // Fault 39
     behaviour(GROUP, "a_starved_holder_never_overlaps_another", NEEDS, |c| Box::pin(starved(c))),
+    // Fault 34
     behaviour(GROUP, "a_clients_clock_that_jumps_changes_nothing", CLOCK, |c| {
         Box::pin(clock_jumps(c))
     }),
+    // Fault 1
     behaviour(GROUP, "a_stale_write_from_a_dead_process_is_rejected", NEEDS, |c| {
         Box::pin(register(c))
     }),
@@ -230,15 +239,15 @@ async fn killed_waiter(context: Arc<Context>) {
     let (asked, wanted) = (peer.clone(), name.clone());
     let dead = tokio::spawn(async move { asked.acquire(SLOT, &wanted, How::Exclusive).await });
     context.until_queued(&locks, &name, 1).await;
-    let behind = work::spawn_waiter(&locks, &name, How::Exclusive);
+    let next_waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
     context.until_queued(&locks, &name, 2).await;
     dead.abort();
     let _ = dead.await;
-    let mut peer = Arc::into_inner(peer).expect("nobody else asks it");
+    let mut peer = Arc::into_inner(peer).expect("the last handle of the peer");
     peer.kill().await.expect("killed");
     context.release(holder).await;
     let bound = context.silence_frees_within(Duration::ZERO);
-    let next = context.within(bound, "the waiter after it is granted", behind).await;
+    let next = context.within(bound, "the waiter after it is granted", next_waiter).await;
     context.release(next.expect("no panic").expect("granted")).await;
 }
 
@@ -337,7 +346,7 @@ async fn starved(context: Arc<Context>) {
         // Lost or kept until then, it does not block other clients.
         let _ = context.soon("it releases", peer.release(SLOT)).await;
     }
-    let next = work::until_granted(&context, "the waiter is granted", waiter).await;
+    let next = context.until_granted("the waiter is granted", waiter).await;
     assert!(next.fencing_token().get() > old);
     context.release(next).await;
 }

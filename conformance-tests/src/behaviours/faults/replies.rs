@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::Snapshot;
+use tokio::time::sleep;
 
-use super::behaviour;
-use super::work;
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
 use crate::harness::Backdoor;
+use crate::harness::network_fault::NetworkFault;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -16,26 +18,36 @@ use crate::suite::needs::Need;
 
 const GROUP: &str = "replies";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::LoseReply)];
+const LEASE: &[Need] = &[Need::Backdoor(Backdoor::LoseReply), Need::Lease];
 const RENEWED: &[Need] = &[Need::Backdoor(Backdoor::LoseReply), Need::Renewal];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    // Fault 7
     behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(grant(c))),
+    // Fault 7
+    behaviour(GROUP, "a_grant_found_again_is_relied_on_only_for_its_lease", LEASE, |c| {
+        Box::pin(lease(c))
+    }),
+    // Fault 7
     behaviour(GROUP, "a_queue_place_whose_reply_was_lost_is_found_again", NEEDS, |c| {
         Box::pin(place(c))
     }),
+    // Fault 8
     behaviour(GROUP, "a_release_whose_reply_was_lost_is_a_release", NEEDS, |c| {
         Box::pin(release(c))
     }),
+    // Fault 9
     behaviour(GROUP, "a_renewal_whose_reply_was_lost_is_repeated", RENEWED, |c| {
         Box::pin(renewal(c))
     }),
+    // Fault 7
     behaviour(GROUP, "an_acquire_dropped_after_a_lost_reply_leaves_nothing", NEEDS, |c| {
         Box::pin(dropped(c))
     }),
 ];
 
 async fn lose_next(context: &Context) {
-    context.store().lose_next_reply().await.expect("the next reply will be lost");
+    context.inject_fault(NetworkFault::ReplyDropped).await;
 }
 
 async fn grant(context: Arc<Context>) {
@@ -61,7 +73,35 @@ async fn grant(context: Arc<Context>) {
     }
 }
 
-/// Otherwise it waits behind its own orphaned queue entry (go-zookeeper #229).
+/// The repeated request may extend the lease in the store, or leave it; the holder must not count a
+/// lease that the store did not extend from the repetition.
+async fn lease(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let ttl = context.patience().min(Duration::from_secs(4));
+    lose_next(&context).await;
+    let lock = one.lock(&name).fixed_lease(ttl);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    context.sleep_until(&two, guard.valid_until() - ttl / 2).await;
+    let next = async {
+        loop {
+            let tried = two.lock(&name).try_acquire().await.expect("a try answers");
+            let first_is_held = guard.is_held();
+            if let Some(next) = tried {
+                context.assert_final(!first_is_held, || {
+                    "two holders: the first relies on a longer lease than the store kept".to_owned()
+                });
+                return next;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let next = context.within(context.silence_frees_within(ttl), "the lease ends", next).await;
+    work::release_is_not_held(&context, guard).await;
+    context.release(next).await;
+}
+
+/// Otherwise it waits for its own orphaned queue entry (go-zookeeper #229).
 async fn place(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -70,7 +110,7 @@ async fn place(context: Arc<Context>) {
     let waiter = work::spawn_waiter(&two, &name, How::Exclusive);
     context.until_queued(&one, &name, 1).await;
     context.release(holder).await;
-    let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
+    let guard = context.until_granted("the waiter is granted", waiter).await;
     context.release(guard).await;
 }
 
@@ -84,7 +124,7 @@ async fn release(context: Arc<Context>) {
         context.until_queued(&one, &name, 1).await;
         lose_next(&context).await;
         context.release(guard).await;
-        let next = work::until_granted(&context, "the next one is granted", next).await;
+        let next = context.until_granted("the next one is granted", next).await;
         assert!(next.is_held());
         work::assert_busy(&context, &one, &name).await;
         context.release(next).await;

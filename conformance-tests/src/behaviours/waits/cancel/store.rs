@@ -32,7 +32,7 @@ pub(super) async fn inspect(context: Arc<Context>) {
     })
     .await;
     context.release(holder).await;
-    let waiter = work::until_granted(&context, "the waiter is granted", waiter).await;
+    let waiter = context.until_granted("the waiter is granted", waiter).await;
     context.release(waiter).await;
 }
 

@@ -5,20 +5,26 @@ use std::sync::Arc;
 
 use fencelock_core::{ErrorKind, Guard};
 
-use super::behaviour;
-use super::work;
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 
 const GROUP: &str = "names";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    // Fault 42
     behaviour(GROUP, "any_text_is_a_name", &[], |c| Box::pin(any(c))),
+    // Fault 42
     behaviour(GROUP, "similar_names_are_different_locks", &[], |c| Box::pin(different(c))),
+    // Fault 42
     behaviour(GROUP, "the_longest_names_differ_in_their_last_byte", &[], |c| Box::pin(longest(c))),
+    // Fault 42
     behaviour(GROUP, "invalid_names_are_refused", &[], |c| Box::pin(refused(c))),
+    // Fault 42
     behaviour(GROUP, "random_names_are_different_locks", &[], |c| Box::pin(random(c))),
+    // Fault 42
     behaviour(GROUP, "prefixes_keep_services_apart", &[], |c| Box::pin(prefixes(c))),
 ];
 

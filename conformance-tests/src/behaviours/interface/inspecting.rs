@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fencelock_core::{LostReason, Mode, ParticipantId};
 
-use super::behaviour;
-use super::work::{self, SHORT_TTL};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::harness::Backdoor;
 use crate::how::How;
 use crate::suite::Behaviour;
@@ -14,10 +14,11 @@ use crate::suite::needs::Need;
 
 const GROUP: &str = "inspecting";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_free_lock_shows_no_holder_and_no_waiter", &[], |c| Box::pin(free(c))),
     behaviour(GROUP, "holders_and_waiters_are_shown_with_their_labels", &[], |c| Box::pin(seen(c))),
     behaviour(GROUP, "modes_are_shown", &[], |c| Box::pin(modes(c))),
+    // Fault 25
     behaviour(GROUP, "an_evicted_holder_is_lost", &[], |c| Box::pin(evict(c))),
     behaviour(GROUP, "an_evicted_waiter_does_not_block_the_queue", &[], |c| {
         Box::pin(evict_waiter(c))
@@ -59,7 +60,7 @@ async fn seen(context: Arc<Context>) {
         assert_eq!(seen.holders[0].mode, Mode::Exclusive);
     }
     context.release(guard).await;
-    let guard = work::until_granted(&context, "the waiter is granted", waiter).await;
+    let guard = context.until_granted("the waiter is granted", waiter).await;
     let seen = context.soon("inspect answers", one.inspect(&name)).await.expect("answers");
     assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "{seen:?}");
     assert!(format!("{:?}", seen.holders[0].label).contains("hourly report"), "{seen:?}");
@@ -128,7 +129,7 @@ async fn evict_waiter(context: Arc<Context>) {
     assert!(holder.is_held());
     // The evicted one may queue again, at the end, or give up.
     context.release(holder).await;
-    let second = work::until_granted(&context, "the next waiter is granted", second).await;
+    let second = context.until_granted("the next waiter is granted", second).await;
     first.abort();
     context.release(second).await;
 }

@@ -8,20 +8,25 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::behaviour;
-use super::work::{self, Counter};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, Counter, SHORT_TTL};
 use crate::history::{What, Worker};
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
+use crate::suite::needs::Need;
 
 const GROUP: &str = "exclusion";
+const LEASE: &[Need] = &[Need::Lease];
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "tasks_of_one_client_exclude_each_other", &[], |c| Box::pin(tasks(c))),
     behaviour(GROUP, "clients_exclude_each_other", &[], |c| Box::pin(clients(c))),
     behaviour(GROUP, "an_unprotected_counter_loses_no_update", &[], |c| Box::pin(counter(c))),
     behaviour(GROUP, "a_held_lock_is_busy_for_all_clients", &[], |c| Box::pin(busy(c))),
+    behaviour(GROUP, "clients_that_connected_at_different_times_exclude_each_other", LEASE, |c| {
+        Box::pin(later(c))
+    }),
     behaviour(GROUP, "different_locks_do_not_exclude_each_other", &[], |c| Box::pin(different(c))),
     behaviour(GROUP, "no_two_holders_overlap_under_contention", &[], |c| Box::pin(restless(c))),
     behaviour(GROUP, "many_locks_are_contended_at_once", &[], |c| Box::pin(many(c))),
@@ -67,7 +72,7 @@ async fn counter(context: Arc<Context>) {
     context.assert_final(count == 200, || format!("{count} of 200 updates: some were lost"));
 }
 
-/// The lock is the guard's: neither the same task, nor the same `Lock`, nor anybody else gets it
+/// The lock is the guard's: neither the same task, nor the same `Lock`, nor any other client gets it
 /// again.
 async fn busy(context: Arc<Context>) {
     let name = context.name("busy");
@@ -81,6 +86,24 @@ async fn busy(context: Arc<Context>) {
     assert!(guard.is_held());
     context.release(guard).await;
     assert!(work::is_free(&context, &two, &name, How::Exclusive).await, "released but not free");
+}
+
+/// Each client reads the end of a lease that another one wrote. A clock that begins at zero in each
+/// client would make the leases of the one that connected last look ended.
+async fn later(context: Arc<Context>) {
+    let name = context.name("lock");
+    let earlier = context.client().await;
+    context.sleep_until(&earlier, earlier.now() + SHORT_TTL * 3 / 2).await;
+    let later = context.client().await;
+    for (holder, other) in [(&later, &earlier), (&earlier, &later)] {
+        let lock = holder.lock(&name).ttl(SHORT_TTL);
+        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let free = work::is_free(&context, other, &name, How::Exclusive).await;
+        context.assert_final(!(free && guard.is_held()), || {
+            "two clients that connected at different times both hold the lock".to_owned()
+        });
+        context.release(guard).await;
+    }
 }
 
 async fn different(context: Arc<Context>) {

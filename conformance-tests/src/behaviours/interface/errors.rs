@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Operation};
 
-use super::behaviour;
-use super::work::{self, BRIEFLY, SHORT_WAIT};
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, BRIEFLY, SHORT_WAIT};
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
 
 const GROUP: &str = "errors";
 
-pub(super) const BEHAVIOURS: &[Behaviour] = &[
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "each_failure_has_its_kind", &[], |c| Box::pin(kinds(c))),
     behaviour(GROUP, "an_error_names_the_operation", &[], |c| Box::pin(words(c))),
+    // Fault 41
     behaviour(GROUP, "no_secret_is_ever_shown", &[], |c| Box::pin(secrets(c))),
 ];
 
