@@ -11,6 +11,7 @@
 //!
 //! Cargo features choose the stores: `memory` and `file`, both on by default, and `redis` and `zk`,
 //! with `tls` and `zk-tls` for encrypted connections. `redis` includes Redlock, `redis-single` does not.
+//! `metrics`, on by default, reports to the recorder of the crate `metrics`.
 //! The repository's docs/guarantees.md states what each of them guarantees, and what it cannot.
 
 use std::time::Duration;

@@ -8,8 +8,8 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::cleanup::Reaper;
+use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
-use crate::engine::telemetry::Metrics;
 use crate::store::erased::ErasedStore;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result};

@@ -12,7 +12,8 @@ use tokio::sync::Notify;
 use tracing::Span;
 
 use crate::engine::cleanup::CleanupGuard;
-use crate::engine::telemetry::{self, Metrics};
+use crate::engine::metrics::Metrics;
+use crate::engine::telemetry;
 use crate::store::claim::Claim;
 use crate::time::moment::Moment;
 use crate::types::error::LostReason;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::timing::{CHECK_GRID, join_window, resend_after};
 use crate::engine::hold::Hold;
-use crate::engine::telemetry::Metrics;
+use crate::engine::metrics::Metrics;
 use crate::engine::wait::Wait;
 use crate::store::erased::ErasedAcquisition;
 use crate::time::moment::Moment;
