@@ -1,23 +1,22 @@
 //! Locks, and the options of an acquisition.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::acquire::{Request, WaitPolicy, acquire};
+use crate::engine::acquire::{WaitPolicy, acquire};
 use crate::engine::client::ClientInner;
-use crate::engine::connection::{Bound, Connection, not_connected};
+use crate::engine::connection::{Bound, Connection};
 use crate::guard::Guard;
-use crate::store::claim::LockKind;
-use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::store::claim::{AcquireRequest, LockKind};
+use crate::types::error::{ErrorKind, Operation, Result, invalid};
 use crate::types::mode::{Mode, Permits};
 use crate::types::name::LockName;
 use crate::types::options::{Ttl, hold_limit, unreachable_after};
 
 /// A lock for many readers or one writer. A waiting writer stops new readers.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RwLock {
     pub(crate) connection: Connection,
     pub(crate) name: String,
@@ -37,12 +36,12 @@ impl RwLock {
 
 /// A lock and the options of its acquisition. It can be acquired any number of times; each
 /// acquisition is an owner of its own and excludes the others, also those from this value.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
     pub(crate) connection: Connection,
     /// The first invalid option is reported when the lock is acquired.
-    pub(crate) request: Result<Request>,
+    pub(crate) request: Result<AcquireRequest>,
     pub(crate) wait: Option<Duration>,
     /// The start of the wait, if before the acquisition.
     pub(crate) since: Option<Instant>,
@@ -57,7 +56,7 @@ impl Lock {
     ) -> Lock {
         let settings = connection.settings();
         let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
-            Ok(Request {
+            Ok(AcquireRequest {
                 name,
                 kind,
                 mode: mode?,
@@ -71,8 +70,11 @@ impl Lock {
         Lock { connection: connection.clone(), request, wait: None, since: None }
     }
 
-    fn set(mut self, change: impl FnOnce(&mut Request) -> Result<()>) -> Lock {
-        self.request = self.request.and_then(|mut request| change(&mut request).map(|()| request));
+    fn with<T>(mut self, value: Result<T>, set: impl FnOnce(&mut AcquireRequest, T)) -> Lock {
+        self.request = self.request.and_then(|mut request| {
+            set(&mut request, value?);
+            Ok(request)
+        });
         self
     }
 
@@ -94,60 +96,43 @@ impl Lock {
     /// store's `unreachable_after`, 30 s. It bounds [`try_acquire`](Lock::try_acquire) too, which
     /// does not wait for a lock that is not free, but does wait for the store's answer.
     pub fn unreachable_after(self, bound: Duration) -> Lock {
-        self.set(|request| {
-            request.unreachable_after = unreachable_after(bound)?;
-            Ok(())
-        })
+        self.with(unreachable_after(bound), |request, bound| request.unreachable_after = bound)
     }
 
     /// How long a lease store keeps the lock if this process is silent: 100 ms to 24 h. The lock is
     /// renewed at a third of it. Default: the store's `ttl`, 30 s. Stores that know when a process
     /// or session ends need none.
     pub fn ttl(self, ttl: Duration) -> Lock {
-        self.set(|request| {
-            request.ttl = Ttl::new(ttl)?.get();
-            Ok(())
-        })
+        self.with(Ttl::new(ttl), |request, ttl| request.ttl = ttl.get())
     }
 
     /// Caps the hold at `limit` after the grant, regardless of renewals: 1 ms to 365 days.
     pub fn hold_at_most(self, limit: Duration) -> Lock {
-        self.set(|request| {
-            request.hold_at_most = Some(hold_limit(limit)?);
-            Ok(())
-        })
+        self.with(hold_limit(limit), |request, limit| request.hold_at_most = Some(limit))
     }
 
     /// Holds the lock for `ttl`, 100 ms to 24 h, without renewals.
     pub fn fixed_lease(self, ttl: Duration) -> Lock {
-        self.set(|request| {
-            request.ttl = Ttl::new(ttl)?.get();
-            request.renewed = false;
-            Ok(())
-        })
+        self.with(Ttl::new(ttl), |request, ttl| (request.ttl, request.renewed) = (ttl.get(), false))
     }
 
     /// Takes `n` permits at once, all or none. Only for a [`semaphore`](crate::Locks::semaphore).
     pub fn permits(self, n: u32) -> Lock {
-        self.set(|request| match request.mode {
-            Mode::Permits(permits) => {
-                request.mode = Mode::Permits(Permits::new(n, permits.limit())?);
-                Ok(())
-            }
-            other => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("a lock in {other} mode has no permits; expected one of semaphore()"),
-            )),
-        })
+        let mode = self.request.as_ref().map(|request| request.mode);
+        let mode = match mode {
+            Ok(Mode::Permits(permits)) => Permits::new(n, permits.limit()).map(Mode::Permits),
+            Ok(other) => Err(invalid(format!(
+                "a lock in {other} mode has no permits; expected one of semaphore()"
+            ))),
+            Err(_) => return self,
+        };
+        self.with(mode, |request, mode| request.mode = mode)
     }
 
     /// A human-readable label shown by `inspect`, appended to host and pid. At most 120 bytes
     /// together.
     pub fn label(self, text: &str) -> Lock {
-        self.set(|request| {
-            request.label = request.label.with(text);
-            Ok(())
-        })
+        self.with(Ok(text), |request, text| request.label = request.label.with(text))
     }
 
     /// Acquires the lock, and waits for it if necessary.
@@ -206,13 +191,9 @@ impl Lock {
     }
 
     async fn acquire_with(&self, limit: Option<Duration>) -> Result<Guard> {
-        let request = match &self.request {
-            Ok(request) => request,
-            Err(error) => {
-                let error = error.clone().during(Operation::Acquire);
-                return Err(error.with_store(self.connection.redacted_url()));
-            }
-        };
+        let request = self.request.as_ref();
+        let request =
+            request.map_err(|error| self.connection.explain(error.clone(), Operation::Acquire))?;
         let (client, since) = match self.connection.get() {
             Some(client) => (client, self.since),
             None => {
@@ -231,7 +212,7 @@ impl Lock {
     /// The store, once it is connected, within the bounds of this acquisition.
     async fn connected(
         &self,
-        request: &Request,
+        request: &AcquireRequest,
         limit: Option<Duration>,
         since: Instant,
     ) -> Result<&Arc<ClientInner>> {
@@ -242,32 +223,13 @@ impl Lock {
             Some(limit) => silence.min(Bound::wait_limit(limit, left(limit, Some(since)))),
         };
         let connected = self.connection.wait(bound).await;
-        let (doing, name, redacted_url) =
-            (Operation::Acquire, &request.name, self.connection.redacted_url());
-        connected.map_err(|error| not_connected(error, doing, name, redacted_url))
+        connected.map_err(|error| {
+            self.connection.not_connected(error, Operation::Acquire, &request.name)
+        })
     }
 }
 
 /// The rest of a wait limit that counts from `since`, or from now.
 fn left(limit: Duration, since: Option<Instant>) -> Duration {
     since.map_or(limit, |since| limit.saturating_sub(since.elapsed()))
-}
-
-impl fmt::Debug for RwLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RwLock")
-            .field("store", self.connection.redacted_url())
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Lock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("store", self.connection.redacted_url())
-            .field("request", &self.request)
-            .field("wait", &self.wait)
-            .finish()
-    }
 }

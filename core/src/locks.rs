@@ -1,7 +1,6 @@
 //! The client: a connected store, from which the locks come.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use tokio_util::task::TaskTracker;
 use crate::config::current_runtime;
 use crate::engine::cleanup::Reaper;
 use crate::engine::client::{ClientInner, silent};
-use crate::engine::connection::{Bound, Connection, not_connected};
+use crate::engine::connection::{Bound, Connection};
 use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
 use crate::lock::{Lock, RwLock};
 use crate::store::claim::LockKind;
 use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
-use crate::store::erased::{self, ErasedStore};
+use crate::store::erased;
 use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::store::scratch::Scratch;
 use crate::time::backoff::Backoff;
@@ -31,7 +30,7 @@ use crate::types::options::{Settings, Ttl, format_duration};
 ///
 /// Dropping the last clone and the last guard stops the background tasks without waiting for
 /// releases; [`close`](Locks::close) waits.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Locks {
     pub(crate) connection: Connection,
 }
@@ -64,19 +63,12 @@ impl Locks {
         redacted_url: &str,
         settings: Settings,
     ) -> Result<Locks> {
-        Locks::with_erased(erased::erase(store), redacted_url, settings)
-    }
-
-    fn with_erased(
-        store: Arc<dyn ErasedStore>,
-        redacted_url: &str,
-        settings: Settings,
-    ) -> Result<Locks> {
+        let store = erased::erase(store);
         let runtime = current_runtime()?;
         let worker = Arc::new(RenewalWorker::default());
-        let (woken, ringing) = tokio::sync::mpsc::unbounded_channel();
+        let (woken, wake_ups) = tokio::sync::mpsc::unbounded_channel();
         let closing = CancellationToken::new();
-        let running = worker.clone().run(store.clone(), ringing, closing.clone());
+        let running = worker.clone().run(store.clone(), wake_ups, closing.clone());
         let worker_task = runtime.spawn(running).abort_handle();
         let reaper = Reaper {
             store: store.clone(),
@@ -124,10 +116,7 @@ impl Locks {
     /// Cancel safe.
     pub async fn ready(&self) -> Result<()> {
         let connected = self.connected().await;
-        let explain = |error: Error| {
-            error.during(Operation::Connect).with_store(self.connection.redacted_url())
-        };
-        connected.map(drop).map_err(explain)
+        connected.map(drop).map_err(|error| self.connection.explain(error, Operation::Connect))
     }
 
     /// The lock `name`, for one holder at a time. An invalid name is reported when the lock is
@@ -193,9 +182,7 @@ impl Locks {
     /// May be dropped and called again.
     #[doc(hidden)]
     pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
-        let explain = |error: Error| {
-            error.during(Operation::Clear).with_store(self.connection.redacted_url())
-        };
+        let explain = |error| self.connection.explain(error, Operation::Clear);
         let client = self.connected().await.map_err(explain)?;
         let mut last_error = None;
         let clearing = async {
@@ -212,23 +199,19 @@ impl Locks {
         let cleared = client.until(client.now() + limit, clearing).await;
         let cleared = cleared.unwrap_or_else(|| {
             let message = format!("not everything was removed within {}", format_duration(limit));
-            let late = Error::new(ErrorKind::Unreachable, message);
-            Err(match last_error {
-                Some(cause) => late.caused_by(cause),
-                None => late,
-            })
+            Err(Error::new(ErrorKind::Unreachable, message).with_cause(last_error))
         });
         cleared.map_err(explain)
     }
 
     fn name(&self, name: &str, doing: Operation) -> Result<LockName> {
         let name = LockName::with_prefix(&self.connection.settings().prefix, name);
-        name.map_err(|error| error.during(doing).with_store(self.connection.redacted_url()))
+        name.map_err(|error| self.connection.explain(error, doing))
     }
 
     async fn for_operator(&self, doing: Operation, name: &LockName) -> Result<&Arc<ClientInner>> {
         let connected = self.connected().await;
-        connected.map_err(|error| not_connected(error, doing, name, self.connection.redacted_url()))
+        connected.map_err(|error| self.connection.not_connected(error, doing, name))
     }
 
     /// What the store guarantees. Before the first connection of `connect_lazy` that is nothing:
@@ -277,13 +260,5 @@ impl Locks {
         let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);
         result.map_err(|error| error.during(Operation::Close).with_store(&client.redacted_url))
-    }
-}
-
-impl fmt::Debug for Locks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks")
-            .field("store", self.connection.redacted_url())
-            .finish_non_exhaustive()
     }
 }

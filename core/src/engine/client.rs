@@ -83,12 +83,7 @@ pub(crate) fn closed() -> Error {
 /// The store was silent for `bound`; `cause` is its last answer.
 pub(crate) fn silent(bound: Duration, cause: Option<Error>) -> Error {
     let bound = format_duration(bound);
-    let error = Error::new(
-        ErrorKind::given_up_after(cause.as_ref()),
-        format!("the store gave no useful answer within unreachable_after={bound}"),
-    );
-    match cause {
-        Some(cause) => error.caused_by(cause),
-        None => error,
-    }
+    let kind = ErrorKind::given_up_after(cause.as_ref());
+    let message = format!("the store gave no useful answer within unreachable_after={bound}");
+    Error::new(kind, message).with_cause(cause)
 }

@@ -6,7 +6,7 @@
 //! single caller waits for no other. docs/decisions/0007 and 0009 have the measurements.
 
 use std::future::Future;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
@@ -51,7 +51,7 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
         enqueue: impl FnOnce() -> (Self::Request, A),
     ) -> Dispatch<Self, A> {
         let batcher = self.batcher();
-        let mut queue = batcher.queue();
+        let mut queue = batcher.queue.lock();
         let is_below = queue.in_flight < batcher.limits.direct;
         if is_below && queue.unwritten == 0 && queue.waiting.is_empty() {
             queue.in_flight += 1;
@@ -65,7 +65,7 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
     /// Blocks further dispatch until the requests that are being sent now have been written to the
     /// connection.
     fn hold_order(self: &Arc<Self>) -> SendOrderGuard<Self> {
-        self.batcher().queue().unwritten += 1;
+        self.batcher().queue.lock().unwritten += 1;
         SendOrderGuard(self.clone())
     }
 }
@@ -110,13 +110,9 @@ impl<R> Batcher<R> {
         Batcher { limits, queue: Mutex::new(queue) }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue<R>> {
-        self.queue.lock()
-    }
-
     /// Removes the requests that still wait for a permit, to fail them with the connection.
     pub fn take_waiting(&self) -> Vec<R> {
-        std::mem::take(&mut self.queue().waiting)
+        std::mem::take(&mut self.queue.lock().waiting)
     }
 }
 
@@ -126,7 +122,7 @@ impl<R> Batcher<R> {
 /// again: that inner call returns at once, so that a long queue does not become a deep recursion.
 fn flush<T: BatchTransport>(transport: &Arc<T>) {
     let mut is_flushing = false;
-    while let Some(Call { requests, permit, order }) = next_call(transport, is_flushing) {
+    while let Some((requests, permit, order)) = next_call(transport, is_flushing) {
         is_flushing = true;
         let sender = transport.clone();
         transport.runtime().spawn(async move {
@@ -136,17 +132,13 @@ fn flush<T: BatchTransport>(transport: &Arc<T>) {
     }
 }
 
-/// Requests that are sent together, with their permit.
-struct Call<T: BatchTransport> {
-    requests: Vec<T::Request>,
-    permit: InFlightPermit<T>,
-    order: SendOrderGuard<T>,
-}
-
-/// The next call, if the caller is the one that flushes, or while no other does.
-fn next_call<T: BatchTransport>(transport: &Arc<T>, is_flushing: bool) -> Option<Call<T>> {
+/// The requests of the next call, with their permit, if the caller is the one that flushes, or while no other does.
+fn next_call<T: BatchTransport>(
+    transport: &Arc<T>,
+    is_flushing: bool,
+) -> Option<(Vec<T::Request>, InFlightPermit<T>, SendOrderGuard<T>)> {
     let batcher = transport.batcher();
-    let mut queue = batcher.queue();
+    let mut queue = batcher.queue.lock();
     if queue.is_flushing && !is_flushing {
         return None;
     }
@@ -161,7 +153,7 @@ fn next_call<T: BatchTransport>(transport: &Arc<T>, is_flushing: bool) -> Option
     queue.unwritten += 1;
     let requests = queue.waiting.drain(..count).collect();
     let permit = InFlightPermit { of: transport.clone(), requests: count, calls: 1 };
-    Some(Call { requests, permit, order: SendOrderGuard(transport.clone()) })
+    Some((requests, permit, SendOrderGuard(transport.clone())))
 }
 
 /// Capacity for requests in flight; dropping it frees the capacity.
@@ -175,7 +167,7 @@ pub struct InFlightPermit<T: BatchTransport> {
 impl<T: BatchTransport> Drop for InFlightPermit<T> {
     fn drop(&mut self) {
         {
-            let mut queue = self.of.batcher().queue();
+            let mut queue = self.of.batcher().queue.lock();
             queue.in_flight -= self.requests;
             queue.calls -= self.calls;
         }
@@ -190,7 +182,7 @@ pub struct SendOrderGuard<T: BatchTransport>(Arc<T>);
 
 impl<T: BatchTransport> Drop for SendOrderGuard<T> {
     fn drop(&mut self) {
-        self.0.batcher().queue().unwritten -= 1;
+        self.0.batcher().queue.lock().unwritten -= 1;
         flush(&self.0);
     }
 }

@@ -191,6 +191,14 @@ impl Error {
         self
     }
 
+    /// Sets the cause, if there is one.
+    pub(crate) fn with_cause(self, cause: Option<Error>) -> Error {
+        match cause {
+            Some(cause) => self.caused_by(cause),
+            None => self,
+        }
+    }
+
     /// Sets whether a retry can succeed. The default is `true` for [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Busy`] and [`ErrorKind::WaitTimedOut`], and `false` for other kinds.
     #[must_use]
@@ -249,6 +257,11 @@ impl Error {
     pub fn lock(&self) -> Option<&str> {
         self.inner.lock.as_deref()
     }
+}
+
+/// An error about an invalid argument or parameter; `message` says what was expected.
+pub fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
 }
 
 impl fmt::Display for Inner {

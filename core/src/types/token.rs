@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::types::error::{Error, ErrorKind};
+use crate::types::error::{Result, invalid};
 
 /// A fencing token: strictly increasing over the **exclusive** grants of one lock. It fits an
 /// `i64`.
@@ -59,13 +59,10 @@ impl TokenEpoch {
     /// Parses `epoch`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] above 127.
-    pub fn new(epoch: u8) -> Result<TokenEpoch, Error> {
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) above 127.
+    pub fn new(epoch: u8) -> Result<TokenEpoch> {
         if epoch > 127 {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("invalid token epoch {epoch}: expected 0 to 127"),
-            ));
+            return Err(invalid(format!("invalid token epoch {epoch}: expected 0 to 127")));
         }
         Ok(TokenEpoch(epoch))
     }
