@@ -25,6 +25,21 @@ use crate::types::token::FencingToken;
 /// [`hold_at_most`](crate::Lock::hold_at_most) or a fixed lease ends it.
 ///
 /// Ownership is the guard's, not a task's or thread's: it may be sent and shared.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use std::time::Duration;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// println!("{} is held in {} mode, with token {}", guard.name(), guard.mode(), guard.fencing_token());
+/// tokio::select! {
+///     reason = guard.lost() => println!("stop at once: {reason}"),
+///     () = guard.expiring(Duration::from_secs(1)) => println!("renewals fail"),
+///     () = tokio::task::yield_now() => assert!(guard.is_held() && guard.valid_until() > locks.now()),
+/// }
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
     owned: OwnedHold,

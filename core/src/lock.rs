@@ -16,6 +16,15 @@ use crate::types::name::LockName;
 use crate::types::options::{Ttl, hold_limit, unreachable_after};
 
 /// A lock for many readers or one writer. A waiting writer stops new readers.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let prices = locks.rw_lock("prices");
+/// let (one, two) = (prices.read().acquire().await?, prices.read().acquire().await?);
+/// assert!(prices.write().try_acquire().await?.is_none());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RwLock {
     pub(crate) connection: Connection,
@@ -36,6 +45,20 @@ impl RwLock {
 
 /// A lock and the options of its acquisition. It can be acquired any number of times; each
 /// acquisition is an owner of its own and excludes the others, also those from this value.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use std::time::{Duration, Instant};
+/// let lock = locks.lock("orders/42");
+/// let _guard = lock.clone().ttl(Duration::from_secs(10)).label("the importer").acquire().await?;
+/// let other = lock.unreachable_after(Duration::from_secs(5)).hold_at_most(Duration::from_secs(60));
+/// let other = other.wait_at_most(Duration::from_millis(10)).waiting_since(Instant::now().into());
+/// assert_eq!(other.acquire().await.unwrap_err().kind(), fencelock_core::ErrorKind::WaitTimedOut);
+/// let lease = locks.lock("reports").fixed_lease(Duration::from_secs(5)).acquire().await?;
+/// assert!(lease.remaining() < Duration::from_secs(5));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {

@@ -30,6 +30,21 @@ use crate::types::options::{Settings, Ttl, format_duration};
 ///
 /// Dropping the last clone and the last guard stops the background tasks without waiting for
 /// releases; [`close`](Locks::close) waits.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// locks.ready().await?; // only a client of `connect_lazy` has to wait
+/// println!("a dead holder's lock is freed {}", locks.profile().liveness);
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// for holder in locks.inspect("orders/42").await?.holders {
+///     println!("{} holds it, {:?}", holder.id, holder.label);
+///     locks.evict("orders/42", &holder.id).await?; // an operator's last resort
+/// }
+/// guard.lost().await;
+/// locks.close().await?; // waits for the releases of dropped guards
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Locks {
     pub(crate) connection: Connection,
@@ -132,6 +147,15 @@ impl Locks {
 
     /// The lock `name`, with `limit` permits in total. An acquisition takes one, unless
     /// [`permits`](Lock::permits) sets another number.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let uploads = locks.semaphore("uploads", 3);
+    /// let (small, large) = (uploads.acquire().await?, uploads.clone().permits(2).acquire().await?);
+    /// assert!(uploads.try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let mode = Permits::new(1, limit).map(Mode::Permits);
         Lock::new(&self.connection, LockKind::Semaphore, name.as_ref(), mode)

@@ -49,14 +49,9 @@ impl ClientInner {
 
     /// One bounded request for an operator, unless the client was closed.
     pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        match self.closing.is_cancelled() {
-            true => Err(closed()),
-            false => self.bounded(request).await,
+        if self.closing.is_cancelled() {
+            return Err(closed());
         }
-    }
-
-    /// Bounds one request to the store that no acquisition bounds.
-    pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let bound = self.settings.unreachable_after;
         let answer = self.until(self.now() + bound, request).await;
         answer.unwrap_or_else(|| Err(silent(bound, None)))

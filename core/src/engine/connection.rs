@@ -128,7 +128,7 @@ impl Drop for Pending {
     }
 }
 
-/// What the background task and those who wait for it share.
+/// The state that the background task shares with the callers that wait for it.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) connected: OnceLock<Arc<ClientInner>>,

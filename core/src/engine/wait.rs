@@ -19,7 +19,7 @@ pub(crate) struct Wait {
 }
 
 /// The store's last answer to an attempt or a check. It decides what the end of the wait means: a
-/// store that cannot be reached must not look like a busy lock.
+/// store that is unreachable must not look like a busy lock.
 #[derive(Clone)]
 pub(crate) enum LastAnswer {
     None,

@@ -147,6 +147,19 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 ///
 /// `Display` shows the operation, the lock, the store and the message, which says what to do; the
 /// cause is in [`source`](std::error::Error::source).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock_core::ErrorKind;
+/// let error = locks.lock("").acquire().await.unwrap_err();
+/// match error.kind() {
+///     ErrorKind::Busy | ErrorKind::WaitTimedOut => println!("{:?} is not free", error.lock()),
+///     _ if error.is_retryable() => println!("try again later: {}", error.message()),
+///     kind => println!("{kind:?} in {:?}: {error}", error.operation()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[error("{inner}")]
 pub struct Error {

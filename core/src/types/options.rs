@@ -137,6 +137,20 @@ impl fmt::Debug for Label {
 }
 
 /// The settings of every store, from its URL's parameters or set here.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// use fencelock_core::{Label, Settings, TokenEpoch, Ttl, memory::Memory, parse_duration};
+/// let settings = Settings::default()
+///     .ttl(Ttl::new(parse_duration("10s")?)?)
+///     .prefix("shop:")
+///     .label(Label::of_this_process().with("the importer"))
+///     .token_epoch(TokenEpoch::new(1)?)
+///     .metrics_by_lock(true)
+///     .unreachable_after(parse_duration("1m30s")?)?;
+/// let locks = Memory::new().locks(settings)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub(crate) ttl: Ttl,

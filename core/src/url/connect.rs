@@ -282,8 +282,8 @@ fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
     invalid(format!("no store for {given}://{hint}; this program was built with: {list}"))
 }
 
-/// Suggests a scheme of which `given` is a part, as unix is of redis+unix, or that is spelt nearly
-/// like it.
+/// Suggests a scheme of which `given` is a part (`unix` of `redis+unix`), or the one with the nearest
+/// spelling.
 fn did_you_mean_scheme<'a, I: Iterator<Item = &'a str>>(
     given: &str,
     names: impl Fn() -> I,

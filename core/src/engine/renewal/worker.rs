@@ -127,7 +127,7 @@ impl RenewalWorker {
         // on the sleep that follows, each such hold would wake the task again.
         let mut busy = false;
         loop {
-            // Claims that were woken together, as after a reconnect, are renewed in one batch.
+            // Claims that were woken together, for example after a reconnect, are renewed in one batch.
             while let Ok(id) = woken.try_recv() {
                 self.renew_now(id);
             }
