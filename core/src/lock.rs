@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::acquire::{WaitPolicy, acquire};
+use crate::engine::acquire::{WaitLimit, acquire};
 use crate::engine::client::ClientInner;
 use crate::engine::connection::{Bound, Connection};
 use crate::guard::Guard;
@@ -182,7 +182,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self) -> Result<Guard> {
-        self.acquire_with(self.wait).await
+        self.acquire_with(self.wait.unwrap_or(Duration::MAX)).await
     }
 
     /// The lock, or `None` when it is not free: at once, or after
@@ -204,7 +204,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        match self.acquire_with(self.wait.or(Some(Duration::ZERO))).await {
+        match self.acquire_with(self.wait.unwrap_or(Duration::ZERO)).await {
             Ok(guard) => Ok(Some(guard)),
             Err(error) => match error.kind() {
                 ErrorKind::Busy | ErrorKind::WaitTimedOut => Ok(None),
@@ -213,7 +213,7 @@ impl Lock {
         }
     }
 
-    async fn acquire_with(&self, limit: Option<Duration>) -> Result<Guard> {
+    async fn acquire_with(&self, limit: Duration) -> Result<Guard> {
         let request = self.request.as_ref();
         let request =
             request.map_err(|error| self.connection.explain(error.clone(), Operation::Acquire))?;
@@ -224,27 +224,22 @@ impl Lock {
                 (self.connected(request, limit, since).await?, Some(since))
             }
         };
-        let policy = match limit {
-            None => WaitPolicy::Unlimited,
-            Some(Duration::ZERO) => WaitPolicy::None,
-            Some(limit) => WaitPolicy::AtMost { limit, left: left(limit, since) },
-        };
-        acquire(client, request, policy).await.map(Guard::new)
+        let wait_limit = WaitLimit { limit, left: left(limit, since) };
+        acquire(client, request, wait_limit).await.map(Guard::new)
     }
 
     /// The store, once it is connected, within the bounds of this acquisition.
     async fn connected(
         &self,
         request: &AcquireRequest,
-        limit: Option<Duration>,
+        limit: Duration,
         since: Instant,
     ) -> Result<&Arc<ClientInner>> {
-        let silence = Bound::silence(request.unreachable_after);
-        let bound = match limit {
-            // A try does not wait for the lock, but it waits for the store.
-            None | Some(Duration::ZERO) => silence,
-            Some(limit) => silence.min(Bound::wait_limit(limit, left(limit, Some(since)))),
-        };
+        let mut bound = Bound::silence(request.unreachable_after);
+        // A try does not wait for the lock, but it waits for the store.
+        if !limit.is_zero() {
+            bound = bound.min(Bound::wait_limit(limit, left(limit, Some(since))));
+        }
         let connected = self.connection.wait(bound).await;
         connected.map_err(|error| {
             self.connection.not_connected(error, Operation::Acquire, &request.name)

@@ -169,8 +169,7 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
-        let name = self.name(name.as_ref(), Operation::Inspect)?;
-        let client = self.for_operator(Operation::Inspect, &name).await?;
+        let (name, client) = self.for_operator(name.as_ref(), Operation::Inspect).await?;
         let asked = client.ask(client.store.inspect(&name)).await;
         let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
         for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
@@ -189,8 +188,7 @@ impl Locks {
     /// # Cancel safety
     /// If the future is dropped, the eviction may or may not have happened.
     pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
-        let name = self.name(name.as_ref(), Operation::Evict)?;
-        let client = self.for_operator(Operation::Evict, &name).await?;
+        let (name, client) = self.for_operator(name.as_ref(), Operation::Evict).await?;
         let asked = client.ask(client.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| client.explain(error, Operation::Evict, &name))?;
         Ok(removal != ReleaseOutcome::Absent)
@@ -228,14 +226,18 @@ impl Locks {
         cleared.map_err(explain)
     }
 
-    fn name(&self, name: &str, doing: Operation) -> Result<LockName> {
+    /// The lock's name and the client, once it is connected.
+    async fn for_operator(
+        &self,
+        name: &str,
+        doing: Operation,
+    ) -> Result<(LockName, &Arc<ClientInner>)> {
         let name = LockName::with_prefix(&self.connection.settings().prefix, name);
-        name.map_err(|error| self.connection.explain(error, doing))
-    }
-
-    async fn for_operator(&self, doing: Operation, name: &LockName) -> Result<&Arc<ClientInner>> {
-        let connected = self.connected().await;
-        connected.map_err(|error| self.connection.not_connected(error, doing, name))
+        let name = name.map_err(|error| self.connection.explain(error, doing))?;
+        match self.connected().await {
+            Ok(client) => Ok((name, client)),
+            Err(error) => Err(self.connection.not_connected(error, doing, &name)),
+        }
     }
 
     /// What the store guarantees. Before the first connection of `connect_lazy` that is nothing:

@@ -31,21 +31,18 @@ use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::types::options::format_duration;
 
 /// How long a caller waits for a lock that is not free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitPolicy {
-    None,
-    /// The limit, and what is left of it.
-    AtMost {
-        limit: Duration,
-        left: Duration,
-    },
-    Unlimited,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitLimit {
+    /// Zero means not at all, [`Duration::MAX`] for ever.
+    pub(crate) limit: Duration,
+    /// What is left of it.
+    pub(crate) left: Duration,
 }
 
 pub(crate) async fn acquire(
     client: &Arc<ClientInner>,
     request: &AcquireRequest,
-    policy: WaitPolicy,
+    wait_limit: WaitLimit,
 ) -> Result<OwnedHold> {
     let profile = client.store.profile();
     let spans = Spans {
@@ -53,7 +50,7 @@ pub(crate) async fn acquire(
         acquire: telemetry::acquire_span(&request.name, profile.store, request.mode),
     };
     let span = spans.acquire.clone();
-    let acquiring = acquire_loop(client, request, policy, &spans).instrument(span);
+    let acquiring = acquire_loop(client, request, wait_limit, &spans).instrument(span);
     acquiring.await.map_err(|error| client.explain(error, Operation::Acquire, &request.name))
 }
 
@@ -65,13 +62,14 @@ struct Spans {
 async fn acquire_loop(
     client: &Arc<ClientInner>,
     request: &AcquireRequest,
-    policy: WaitPolicy,
+    wait_limit: WaitLimit,
     spans: &Spans,
 ) -> Result<OwnedHold> {
     // With a store that answers at once, a task must still yield its worker thread.
     tokio::task::coop::consume_budget().await;
     client.store.profile().require(request.mode, request.ttl)?;
-    let if_busy = if policy == WaitPolicy::None { IfBusy::Refuse } else { IfBusy::Queue };
+    let WaitLimit { limit, left } = wait_limit;
+    let if_busy = if limit.is_zero() { IfBusy::Refuse } else { IfBusy::Queue };
     let claim = Arc::new(Claim::new(
         client.worker.next_id(),
         request.clone(),
@@ -89,7 +87,14 @@ async fn acquire_loop(
             cleanup.nothing_left();
             Err(closed())
         }
-        false => AcquireLoop::new(client, &cleanup, policy, spans).run().await,
+        false => {
+            let (wait, started) = (Arc::new(Wait::new(cleanup.clone())), client.now());
+            // A try waits for no lock, but for the store's answer.
+            let gives_up = if limit.is_zero() { Moment::NEVER } else { started + left };
+            let acquiring =
+                AcquireLoop { client, cleanup: &cleanup, wait, started, gives_up, limit, spans };
+            acquiring.run().await
+        }
     };
     outcome.outcome = match &result {
         Ok(_) => Outcome::Granted,
@@ -120,26 +125,11 @@ struct AcquireLoop<'a> {
     wait: Arc<Wait>,
     started: Moment,
     gives_up: Moment,
-    policy: WaitPolicy,
+    limit: Duration,
     spans: &'a Spans,
 }
 
-impl<'a> AcquireLoop<'a> {
-    fn new(
-        client: &'a Arc<ClientInner>,
-        cleanup: &'a Arc<CleanupGuard>,
-        policy: WaitPolicy,
-        spans: &'a Spans,
-    ) -> AcquireLoop<'a> {
-        let started = client.now();
-        let gives_up = match policy {
-            WaitPolicy::AtMost { left, .. } => started + left,
-            WaitPolicy::None | WaitPolicy::Unlimited => Moment::NEVER,
-        };
-        let wait = Arc::new(Wait::new(cleanup.clone()));
-        AcquireLoop { client, cleanup, wait, started, gives_up, policy, spans }
-    }
-
+impl AcquireLoop<'_> {
     async fn run(&self) -> Result<OwnedHold> {
         let mut backoff = Backoff::start();
         let mut asked = self.started;
@@ -159,7 +149,7 @@ impl<'a> AcquireLoop<'a> {
                     return Err(self.busy());
                 }
                 // The backend queued a claim that asked not to wait: the guard's drop undoes that.
-                Ok(AttemptOutcome::Waiting { .. }) if self.policy == WaitPolicy::None => {
+                Ok(AttemptOutcome::Waiting { .. }) if self.limit.is_zero() => {
                     return Err(self.busy());
                 }
                 Ok(AttemptOutcome::Waiting { check_after }) => {
@@ -311,10 +301,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     fn timed_out(&self) -> Error {
-        let limit = match self.policy {
-            WaitPolicy::AtMost { limit, .. } => format_duration(limit),
-            WaitPolicy::None | WaitPolicy::Unlimited => format_duration(Duration::MAX),
-        };
+        let limit = format_duration(self.limit);
         let (is_busy, cause) = match self.wait.last_answer() {
             LastAnswer::Queued => (true, None),
             LastAnswer::Failed(error) => (false, Some(error)),
