@@ -122,7 +122,7 @@ impl<R> Batcher<R> {
 /// again: that inner call returns at once, so that a long queue does not become a deep recursion.
 fn flush<T: BatchTransport>(transport: &Arc<T>) {
     let mut is_flushing = false;
-    while let Some((requests, permit, order)) = next_call(transport, is_flushing) {
+    while let Some(Call { requests, permit, order }) = next_call(transport, is_flushing) {
         is_flushing = true;
         let sender = transport.clone();
         transport.runtime().spawn(async move {
@@ -132,11 +132,15 @@ fn flush<T: BatchTransport>(transport: &Arc<T>) {
     }
 }
 
-/// The requests of the next call, with their permit, if the caller is the one that flushes, or while no other does.
-fn next_call<T: BatchTransport>(
-    transport: &Arc<T>,
-    is_flushing: bool,
-) -> Option<(Vec<T::Request>, InFlightPermit<T>, SendOrderGuard<T>)> {
+/// Requests that are sent together, with their permit.
+struct Call<T: BatchTransport> {
+    requests: Vec<T::Request>,
+    permit: InFlightPermit<T>,
+    order: SendOrderGuard<T>,
+}
+
+/// The next call, if the caller is the one that flushes, or while no other does.
+fn next_call<T: BatchTransport>(transport: &Arc<T>, is_flushing: bool) -> Option<Call<T>> {
     let batcher = transport.batcher();
     let mut queue = batcher.queue.lock();
     if queue.is_flushing && !is_flushing {
@@ -153,7 +157,7 @@ fn next_call<T: BatchTransport>(
     queue.unwritten += 1;
     let requests = queue.waiting.drain(..count).collect();
     let permit = InFlightPermit { of: transport.clone(), requests: count, calls: 1 };
-    Some((requests, permit, SendOrderGuard(transport.clone())))
+    Some(Call { requests, permit, order: SendOrderGuard(transport.clone()) })
 }
 
 /// Capacity for requests in flight; dropping it frees the capacity.
