@@ -5,12 +5,8 @@ use std::path::Path;
 use tokio::runtime::Handle;
 
 use crate::time::boot_clock::BootClock;
+pub use crate::types::error::invalid;
 use crate::types::error::{Error, ErrorKind, Result};
-
-/// An error about an invalid argument or parameter; `message` says what was expected.
-pub fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
-}
 
 /// The runtime of the caller, which carries the store's tasks.
 ///

@@ -5,6 +5,7 @@ pub(crate) mod cleanup;
 pub(crate) mod client;
 pub(crate) mod connection;
 pub(crate) mod hold;
+pub(crate) mod metrics;
 pub(crate) mod owned_hold;
 pub(crate) mod renewal;
 pub(crate) mod telemetry;

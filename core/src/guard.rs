@@ -3,14 +3,12 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::engine::client::ClientInner;
-use crate::engine::hold::{Ending, Hold};
+use crate::engine::hold::Ending;
 use crate::engine::owned_hold::OwnedHold;
 use crate::engine::telemetry;
 use crate::time::moment::Moment;
@@ -27,6 +25,21 @@ use crate::types::token::FencingToken;
 /// [`hold_at_most`](crate::Lock::hold_at_most) or a fixed lease ends it.
 ///
 /// Ownership is the guard's, not a task's or thread's: it may be sent and shared.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use std::time::Duration;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// println!("{} is held in {} mode, with token {}", guard.name(), guard.mode(), guard.fencing_token());
+/// tokio::select! {
+///     reason = guard.lost() => println!("stop at once: {reason}"),
+///     () = guard.expiring(Duration::from_secs(1)) => println!("renewals fail"),
+///     () = tokio::task::yield_now() => assert!(guard.is_held() && guard.valid_until() > locks.now()),
+/// }
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
     owned: OwnedHold,
@@ -37,44 +50,36 @@ impl Guard {
         Guard { owned }
     }
 
-    fn client(&self) -> &Arc<ClientInner> {
-        self.owned.client()
-    }
-
-    fn hold(&self) -> &Arc<Hold> {
-        self.owned.hold()
-    }
-
     /// The fencing token. Pass it with every write, for the protected resource to check.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.hold().token()
+        self.owned.hold.grant.token
     }
 
     /// The lock's name.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        self.hold().claim().name()
+        self.owned.hold.claim().name()
     }
 
     /// The mode in which it is held.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.hold().claim().mode()
+        self.owned.hold.claim().mode()
     }
 
     /// The end of the validity as known now, on the store's clock, which
     /// [`Locks::now`](crate::Locks::now) reads. Renewals move it; after a loss it is in the past.
     #[must_use]
     pub fn valid_until(&self) -> Moment {
-        self.hold().valid_until().unwrap_or(Moment::from_nanos(0))
+        self.owned.hold.valid_until().unwrap_or(Moment::from_nanos(0))
     }
 
     /// The remaining validity: zero after a loss, [`Duration::MAX`] where it has no end.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.is_held() {
-            true => self.valid_until().duration_since(self.client().now()),
+            true => self.valid_until().duration_since(self.owned.client.now()),
             false => Duration::ZERO,
         }
     }
@@ -83,7 +88,7 @@ impl Guard {
     /// stays `false`.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.hold().is_held(self.client().now())
+        self.owned.hold.is_held(self.owned.client.now())
     }
 
     /// Completes when at most `margin` of the validity is left, or the lock is lost. While renewals
@@ -93,16 +98,16 @@ impl Guard {
     /// Cancel safe.
     pub async fn expiring(&self, margin: Duration) {
         loop {
-            let changed = self.hold().changed();
-            let Some(until) = self.hold().valid_until() else { return };
+            let changed = self.owned.hold.changed();
+            let Some(until) = self.owned.hold.valid_until() else { return };
             let at = until - margin;
-            if self.client().now() >= at {
+            if self.owned.client.now() >= at {
                 return;
             }
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = self.client().store.clock().sleep_until(at) => {}
+                () = self.owned.client.store.clock().sleep_until(at) => {}
             }
         }
     }
@@ -114,8 +119,8 @@ impl Guard {
     /// Cancel safe.
     pub async fn lost(&self) -> LostReason {
         loop {
-            let changed = self.hold().changed();
-            if let Some(Ending::Lost(reason)) = self.hold().ending() {
+            let changed = self.owned.hold.changed();
+            if let Some(Ending::Lost(reason)) = self.owned.hold.ending() {
                 return reason;
             }
             changed.await;
@@ -141,7 +146,7 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let mut work = pin!(work.instrument(self.hold().span().clone()));
+        let mut work = pin!(work.instrument(self.owned.hold.span.clone()));
         let mut lost = pin!(self.lost());
         // Checked before each poll, since after a pause of the process the work may be polled before
         // the renewal worker is, and once more after the last.
@@ -153,16 +158,11 @@ impl Guard {
         });
         match done.await {
             Some(result) if self.is_held() => Ok(result),
-            _ => Err(self.lost_error(self.lost().await)),
+            _ => {
+                let lost = Error::new(ErrorKind::Lost, self.lost().await.to_string());
+                Err(self.owned.client.explain(lost, Operation::Hold, self.name()))
+            }
         }
-    }
-
-    fn lost_error(&self, reason: LostReason) -> Error {
-        self.error(ErrorKind::Lost, reason.to_string(), Operation::Hold)
-    }
-
-    fn error(&self, kind: ErrorKind, message: String, doing: Operation) -> Error {
-        self.client().explain(Error::new(kind, message), doing, self.name())
     }
 
     /// Releases the lock and waits until the store has confirmed it.
@@ -178,10 +178,10 @@ impl Guard {
     /// If the future is dropped, the release continues in the background.
     pub async fn release(self) -> Result<()> {
         let name = self.name().clone();
-        let store = self.client().store.profile().store;
-        let span = telemetry::release_span(self.hold().claim(), store, self.fencing_token());
+        let store = self.owned.client.store.profile().store;
+        let span = telemetry::release_span(self.owned.hold.claim(), store, self.fencing_token());
         let released = self.owned.release().instrument(span).await;
-        released.map_err(|error| self.client().explain(error, Operation::Release, &name))
+        released.map_err(|error| self.owned.client.explain(error, Operation::Release, &name))
     }
 
     /// A descriptor that keeps the lock held for as long as any process has a copy of it, such as a
@@ -189,12 +189,12 @@ impl Guard {
     #[cfg(unix)]
     #[must_use]
     pub fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.hold().cleanup().acquisition().keep_alive()
+        self.owned.hold.cleanup.acquisition.keep_alive()
     }
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Guard").field(self.hold()).finish()
+        f.debug_tuple("Guard").field(&self.owned.hold).finish()
     }
 }

@@ -1,23 +1,31 @@
 //! Locks, and the options of an acquisition.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::acquire::{Request, WaitPolicy, acquire};
+use crate::engine::acquire::{WaitLimit, acquire};
 use crate::engine::client::ClientInner;
-use crate::engine::connection::{Bound, Connection, not_connected};
+use crate::engine::connection::{Bound, Connection};
 use crate::guard::Guard;
-use crate::store::claim::LockKind;
-use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::store::claim::{AcquireRequest, LockKind};
+use crate::types::error::{ErrorKind, Operation, Result, invalid};
 use crate::types::mode::{Mode, Permits};
 use crate::types::name::LockName;
 use crate::types::options::{Ttl, hold_limit, unreachable_after};
 
 /// A lock for many readers or one writer. A waiting writer stops new readers.
-#[derive(Clone)]
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let prices = locks.rw_lock("prices");
+/// let (one, two) = (prices.read().acquire().await?, prices.read().acquire().await?);
+/// assert!(prices.write().try_acquire().await?.is_none());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
 pub struct RwLock {
     pub(crate) connection: Connection,
     pub(crate) name: String,
@@ -37,12 +45,26 @@ impl RwLock {
 
 /// A lock and the options of its acquisition. It can be acquired any number of times; each
 /// acquisition is an owner of its own and excludes the others, also those from this value.
-#[derive(Clone)]
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use std::time::{Duration, Instant};
+/// let lock = locks.lock("orders/42");
+/// let _guard = lock.clone().ttl(Duration::from_secs(10)).label("the importer").acquire().await?;
+/// let other = lock.unreachable_after(Duration::from_secs(5)).hold_at_most(Duration::from_secs(60));
+/// let other = other.wait_at_most(Duration::from_millis(10)).waiting_since(Instant::now().into());
+/// assert_eq!(other.acquire().await.unwrap_err().kind(), fencelock_core::ErrorKind::WaitTimedOut);
+/// let lease = locks.lock("reports").fixed_lease(Duration::from_secs(5)).acquire().await?;
+/// assert!(lease.remaining() < Duration::from_secs(5));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
     pub(crate) connection: Connection,
     /// The first invalid option is reported when the lock is acquired.
-    pub(crate) request: Result<Request>,
+    pub(crate) request: Result<AcquireRequest>,
     pub(crate) wait: Option<Duration>,
     /// The start of the wait, if before the acquisition.
     pub(crate) since: Option<Instant>,
@@ -57,7 +79,7 @@ impl Lock {
     ) -> Lock {
         let settings = connection.settings();
         let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
-            Ok(Request {
+            Ok(AcquireRequest {
                 name,
                 kind,
                 mode: mode?,
@@ -71,8 +93,11 @@ impl Lock {
         Lock { connection: connection.clone(), request, wait: None, since: None }
     }
 
-    fn set(mut self, change: impl FnOnce(&mut Request) -> Result<()>) -> Lock {
-        self.request = self.request.and_then(|mut request| change(&mut request).map(|()| request));
+    fn with<T>(mut self, value: Result<T>, set: impl FnOnce(&mut AcquireRequest, T)) -> Lock {
+        self.request = self.request.and_then(|mut request| {
+            set(&mut request, value?);
+            Ok(request)
+        });
         self
     }
 
@@ -94,60 +119,43 @@ impl Lock {
     /// store's `unreachable_after`, 30 s. It bounds [`try_acquire`](Lock::try_acquire) too, which
     /// does not wait for a lock that is not free, but does wait for the store's answer.
     pub fn unreachable_after(self, bound: Duration) -> Lock {
-        self.set(|request| {
-            request.unreachable_after = unreachable_after(bound)?;
-            Ok(())
-        })
+        self.with(unreachable_after(bound), |request, bound| request.unreachable_after = bound)
     }
 
     /// How long a lease store keeps the lock if this process is silent: 100 ms to 24 h. The lock is
     /// renewed at a third of it. Default: the store's `ttl`, 30 s. Stores that know when a process
     /// or session ends need none.
     pub fn ttl(self, ttl: Duration) -> Lock {
-        self.set(|request| {
-            request.ttl = Ttl::new(ttl)?.get();
-            Ok(())
-        })
+        self.with(Ttl::new(ttl), |request, ttl| request.ttl = ttl.get())
     }
 
     /// Caps the hold at `limit` after the grant, regardless of renewals: 1 ms to 365 days.
     pub fn hold_at_most(self, limit: Duration) -> Lock {
-        self.set(|request| {
-            request.hold_at_most = Some(hold_limit(limit)?);
-            Ok(())
-        })
+        self.with(hold_limit(limit), |request, limit| request.hold_at_most = Some(limit))
     }
 
     /// Holds the lock for `ttl`, 100 ms to 24 h, without renewals.
     pub fn fixed_lease(self, ttl: Duration) -> Lock {
-        self.set(|request| {
-            request.ttl = Ttl::new(ttl)?.get();
-            request.renewed = false;
-            Ok(())
-        })
+        self.with(Ttl::new(ttl), |request, ttl| (request.ttl, request.renewed) = (ttl.get(), false))
     }
 
     /// Takes `n` permits at once, all or none. Only for a [`semaphore`](crate::Locks::semaphore).
     pub fn permits(self, n: u32) -> Lock {
-        self.set(|request| match request.mode {
-            Mode::Permits(permits) => {
-                request.mode = Mode::Permits(Permits::new(n, permits.limit())?);
-                Ok(())
-            }
-            other => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("a lock in {other} mode has no permits; expected one of semaphore()"),
-            )),
-        })
+        let mode = self.request.as_ref().map(|request| request.mode);
+        let mode = match mode {
+            Ok(Mode::Permits(permits)) => Permits::new(n, permits.limit()).map(Mode::Permits),
+            Ok(other) => Err(invalid(format!(
+                "a lock in {other} mode has no permits; expected one of semaphore()"
+            ))),
+            Err(_) => return self,
+        };
+        self.with(mode, |request, mode| request.mode = mode)
     }
 
     /// A human-readable label shown by `inspect`, appended to host and pid. At most 120 bytes
     /// together.
     pub fn label(self, text: &str) -> Lock {
-        self.set(|request| {
-            request.label = request.label.with(text);
-            Ok(())
-        })
+        self.with(Ok(text), |request, text| request.label = request.label.with(text))
     }
 
     /// Acquires the lock, and waits for it if necessary.
@@ -174,7 +182,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self) -> Result<Guard> {
-        self.acquire_with(self.wait).await
+        self.acquire_with(self.wait.unwrap_or(Duration::MAX)).await
     }
 
     /// The lock, or `None` when it is not free: at once, or after
@@ -196,7 +204,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        match self.acquire_with(self.wait.or(Some(Duration::ZERO))).await {
+        match self.acquire_with(self.wait.unwrap_or(Duration::ZERO)).await {
             Ok(guard) => Ok(Some(guard)),
             Err(error) => match error.kind() {
                 ErrorKind::Busy | ErrorKind::WaitTimedOut => Ok(None),
@@ -205,14 +213,10 @@ impl Lock {
         }
     }
 
-    async fn acquire_with(&self, limit: Option<Duration>) -> Result<Guard> {
-        let request = match &self.request {
-            Ok(request) => request,
-            Err(error) => {
-                let error = error.clone().during(Operation::Acquire);
-                return Err(error.with_store(self.connection.redacted_url()));
-            }
-        };
+    async fn acquire_with(&self, limit: Duration) -> Result<Guard> {
+        let request = self.request.as_ref();
+        let request =
+            request.map_err(|error| self.connection.explain(error.clone(), Operation::Acquire))?;
         let (client, since) = match self.connection.get() {
             Some(client) => (client, self.since),
             None => {
@@ -220,54 +224,30 @@ impl Lock {
                 (self.connected(request, limit, since).await?, Some(since))
             }
         };
-        let policy = match limit {
-            None => WaitPolicy::Unlimited,
-            Some(Duration::ZERO) => WaitPolicy::None,
-            Some(limit) => WaitPolicy::AtMost { limit, left: left(limit, since) },
-        };
-        acquire(client, request, policy).await.map(Guard::new)
+        let wait_limit = WaitLimit { limit, left: left(limit, since) };
+        acquire(client, request, wait_limit).await.map(Guard::new)
     }
 
     /// The store, once it is connected, within the bounds of this acquisition.
     async fn connected(
         &self,
-        request: &Request,
-        limit: Option<Duration>,
+        request: &AcquireRequest,
+        limit: Duration,
         since: Instant,
     ) -> Result<&Arc<ClientInner>> {
-        let silence = Bound::silence(request.unreachable_after);
-        let bound = match limit {
-            // A try does not wait for the lock, but it waits for the store.
-            None | Some(Duration::ZERO) => silence,
-            Some(limit) => silence.min(Bound::wait_limit(limit, left(limit, Some(since)))),
-        };
+        let mut bound = Bound::silence(request.unreachable_after);
+        // A try does not wait for the lock, but it waits for the store.
+        if !limit.is_zero() {
+            bound = bound.min(Bound::wait_limit(limit, left(limit, Some(since))));
+        }
         let connected = self.connection.wait(bound).await;
-        let (doing, name, redacted_url) =
-            (Operation::Acquire, &request.name, self.connection.redacted_url());
-        connected.map_err(|error| not_connected(error, doing, name, redacted_url))
+        connected.map_err(|error| {
+            self.connection.not_connected(error, Operation::Acquire, &request.name)
+        })
     }
 }
 
 /// The rest of a wait limit that counts from `since`, or from now.
 fn left(limit: Duration, since: Option<Instant>) -> Duration {
     since.map_or(limit, |since| limit.saturating_sub(since.elapsed()))
-}
-
-impl fmt::Debug for RwLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RwLock")
-            .field("store", self.connection.redacted_url())
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Lock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("store", self.connection.redacted_url())
-            .field("request", &self.request)
-            .field("wait", &self.wait)
-            .finish()
-    }
 }

@@ -1,7 +1,6 @@
 //! The client: a connected store, from which the locks come.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use tokio_util::task::TaskTracker;
 use crate::config::current_runtime;
 use crate::engine::cleanup::Reaper;
 use crate::engine::client::{ClientInner, silent};
-use crate::engine::connection::{Bound, Connection, not_connected};
+use crate::engine::connection::{Bound, Connection};
+use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
-use crate::engine::telemetry::Metrics;
 use crate::lock::{Lock, RwLock};
 use crate::store::claim::LockKind;
 use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
-use crate::store::erased::{self, ErasedStore};
+use crate::store::erased;
 use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::store::scratch::Scratch;
 use crate::time::backoff::Backoff;
@@ -31,7 +30,22 @@ use crate::types::options::{Settings, Ttl, format_duration};
 ///
 /// Dropping the last clone and the last guard stops the background tasks without waiting for
 /// releases; [`close`](Locks::close) waits.
-#[derive(Clone)]
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// locks.ready().await?; // only a client of `connect_lazy` has to wait
+/// println!("a dead holder's lock is freed {}", locks.profile().liveness);
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// for holder in locks.inspect("orders/42").await?.holders {
+///     println!("{} holds it, {:?}", holder.id, holder.label);
+///     locks.evict("orders/42", &holder.id).await?; // an operator's last resort
+/// }
+/// guard.lost().await;
+/// locks.close().await?; // waits for the releases of dropped guards
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
 pub struct Locks {
     pub(crate) connection: Connection,
 }
@@ -64,19 +78,12 @@ impl Locks {
         redacted_url: &str,
         settings: Settings,
     ) -> Result<Locks> {
-        Locks::with_erased(erased::erase(store), redacted_url, settings)
-    }
-
-    fn with_erased(
-        store: Arc<dyn ErasedStore>,
-        redacted_url: &str,
-        settings: Settings,
-    ) -> Result<Locks> {
+        let store = erased::erase(store);
         let runtime = current_runtime()?;
         let worker = Arc::new(RenewalWorker::default());
-        let (woken, ringing) = tokio::sync::mpsc::unbounded_channel();
+        let (woken, wake_ups) = tokio::sync::mpsc::unbounded_channel();
         let closing = CancellationToken::new();
-        let running = worker.clone().run(store.clone(), ringing, closing.clone());
+        let running = worker.clone().run(store.clone(), wake_ups, closing.clone());
         let worker_task = runtime.spawn(running).abort_handle();
         let reaper = Reaper {
             store: store.clone(),
@@ -124,10 +131,7 @@ impl Locks {
     /// Cancel safe.
     pub async fn ready(&self) -> Result<()> {
         let connected = self.connected().await;
-        let explain = |error: Error| {
-            error.during(Operation::Connect).with_store(self.connection.redacted_url())
-        };
-        connected.map(drop).map_err(explain)
+        connected.map(drop).map_err(|error| self.connection.explain(error, Operation::Connect))
     }
 
     /// The lock `name`, for one holder at a time. An invalid name is reported when the lock is
@@ -143,6 +147,15 @@ impl Locks {
 
     /// The lock `name`, with `limit` permits in total. An acquisition takes one, unless
     /// [`permits`](Lock::permits) sets another number.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let uploads = locks.semaphore("uploads", 3);
+    /// let (small, large) = (uploads.acquire().await?, uploads.clone().permits(2).acquire().await?);
+    /// assert!(uploads.try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let mode = Permits::new(1, limit).map(Mode::Permits);
         Lock::new(&self.connection, LockKind::Semaphore, name.as_ref(), mode)
@@ -156,8 +169,7 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
-        let name = self.name(name.as_ref(), Operation::Inspect)?;
-        let client = self.for_operator(Operation::Inspect, &name).await?;
+        let (name, client) = self.for_operator(name.as_ref(), Operation::Inspect).await?;
         let asked = client.ask(client.store.inspect(&name)).await;
         let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
         for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
@@ -176,8 +188,7 @@ impl Locks {
     /// # Cancel safety
     /// If the future is dropped, the eviction may or may not have happened.
     pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
-        let name = self.name(name.as_ref(), Operation::Evict)?;
-        let client = self.for_operator(Operation::Evict, &name).await?;
+        let (name, client) = self.for_operator(name.as_ref(), Operation::Evict).await?;
         let asked = client.ask(client.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| client.explain(error, Operation::Evict, &name))?;
         Ok(removal != ReleaseOutcome::Absent)
@@ -193,9 +204,7 @@ impl Locks {
     /// May be dropped and called again.
     #[doc(hidden)]
     pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
-        let explain = |error: Error| {
-            error.during(Operation::Clear).with_store(self.connection.redacted_url())
-        };
+        let explain = |error| self.connection.explain(error, Operation::Clear);
         let client = self.connected().await.map_err(explain)?;
         let mut last_error = None;
         let clearing = async {
@@ -212,23 +221,23 @@ impl Locks {
         let cleared = client.until(client.now() + limit, clearing).await;
         let cleared = cleared.unwrap_or_else(|| {
             let message = format!("not everything was removed within {}", format_duration(limit));
-            let late = Error::new(ErrorKind::Unreachable, message);
-            Err(match last_error {
-                Some(cause) => late.caused_by(cause),
-                None => late,
-            })
+            Err(Error::new(ErrorKind::Unreachable, message).with_cause(last_error))
         });
         cleared.map_err(explain)
     }
 
-    fn name(&self, name: &str, doing: Operation) -> Result<LockName> {
+    /// The lock's name and the client, once it is connected.
+    async fn for_operator(
+        &self,
+        name: &str,
+        doing: Operation,
+    ) -> Result<(LockName, &Arc<ClientInner>)> {
         let name = LockName::with_prefix(&self.connection.settings().prefix, name);
-        name.map_err(|error| error.during(doing).with_store(self.connection.redacted_url()))
-    }
-
-    async fn for_operator(&self, doing: Operation, name: &LockName) -> Result<&Arc<ClientInner>> {
-        let connected = self.connected().await;
-        connected.map_err(|error| not_connected(error, doing, name, self.connection.redacted_url()))
+        let name = name.map_err(|error| self.connection.explain(error, doing))?;
+        match self.connected().await {
+            Ok(client) => Ok((name, client)),
+            Err(error) => Err(self.connection.not_connected(error, doing, &name)),
+        }
     }
 
     /// What the store guarantees. Before the first connection of `connect_lazy` that is nothing:
@@ -277,13 +286,5 @@ impl Locks {
         let closed = closed.unwrap_or_else(|| Err(silent(unreachable_after, None)));
         let result = drained.and(closed);
         result.map_err(|error| error.during(Operation::Close).with_store(&client.redacted_url))
-    }
-}
-
-impl fmt::Debug for Locks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks")
-            .field("store", self.connection.redacted_url())
-            .finish_non_exhaustive()
     }
 }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::locks::Locks;
@@ -19,10 +19,10 @@ use crate::store::distributed_lock::{
 use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::sync::Mutex;
 use crate::time::moment::{Clock, Moment, TokioClock, lease_end};
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Result, invalid};
 use crate::types::mode::Mode;
 use crate::types::name::LockName;
-use crate::types::options::{Label, Settings};
+use crate::types::options::{Label, Settings, Ttl};
 use crate::types::token::FencingToken;
 use crate::url::{Connecting, Scheme, StoreUrl};
 
@@ -33,8 +33,7 @@ pub const SCHEME: Scheme =
 fn connect(url: StoreUrl) -> Connecting {
     Box::pin(async move {
         if !url.authority().is_empty() || !url.path().trim_matches('/').is_empty() {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
+            return Err(invalid(
                 "mem:// takes no host and no path; each connect makes a store of its own, \
                  which Memory::locks shares within a program",
             ));
@@ -59,7 +58,7 @@ impl Memory {
     /// A new client of this store, with its own settings.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) outside a tokio runtime.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -77,7 +76,7 @@ impl Memory {
     /// The number of locks that have a holder or a waiter, for tests that nothing is left.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.store.state().queues.len()
+        self.store.state.lock().queues.len()
     }
 
     /// Whether no lock has a holder or a waiter.
@@ -102,7 +101,7 @@ static PROFILE: Profile = Profile {
     reach: Reach::Process,
     liveness: Liveness::Lease,
     renewal: RenewalPlan::ThirdOfTtl,
-    longest_ttl: crate::types::options::Ttl::MAX,
+    longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: TokenOrder::Process,
@@ -124,15 +123,11 @@ struct State {
 }
 
 impl Store {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Changes the queue of `key`, grants the waiters that fit now, and wakes them after unlocking.
     fn change<T>(&self, key: &Arc<str>, change: impl FnOnce(&mut LockedQueue<'_>) -> T) -> T {
         let now = self.clock.now();
         let (result, wake) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let State { queues, last_ticket, last_token } = &mut *state;
             let entries = queues.entry(key.clone()).or_default();
             let mut queue = LockedQueue { entries, last_ticket, last_token, now, wake: Vec::new() };
@@ -240,22 +235,21 @@ impl LockedQueue<'_> {
     }
 
     fn attempt(&mut self, claim: &Arc<Claim>) -> AttemptOutcome {
-        if self.find(claim).is_none() {
-            *self.last_ticket += 1;
-            self.entries.push_back(Entry {
-                ticket: *self.last_ticket,
-                claim: Arc::downgrade(claim),
-                owner: *claim.owner(),
-                mode: claim.mode(),
-                label: claim.label().clone(),
-                since: self.now,
-                stage: Stage::Waits,
-            });
-        }
-        if let Some(entry) = self.find(claim)
-            && entry.stage == Stage::Lapsed
-        {
-            entry.stage = Stage::Waits;
+        match self.find(claim) {
+            Some(entry) if entry.stage == Stage::Lapsed => entry.stage = Stage::Waits,
+            Some(_) => {}
+            None => {
+                *self.last_ticket += 1;
+                self.entries.push_back(Entry {
+                    ticket: *self.last_ticket,
+                    claim: Arc::downgrade(claim),
+                    owner: *claim.owner(),
+                    mode: claim.mode(),
+                    label: claim.label().clone(),
+                    since: self.now,
+                    stage: Stage::Waits,
+                });
+            }
         }
         self.serve();
         // This answer carries its own grant; waking it would renew the new grant at once.

@@ -11,6 +11,7 @@
 //!
 //! Cargo features choose the stores: `memory` and `file`, both on by default, and `redis` and `zk`,
 //! with `tls` and `zk-tls` for encrypted connections. `redis` includes Redlock, `redis-single` does not.
+//! `metrics`, on by default, reports to the recorder of the crate `metrics`.
 //! The repository's docs/guarantees.md states what each of them guarantees, and what it cannot.
 
 use std::time::Duration;
@@ -120,6 +121,18 @@ pub fn connect_lazy(url: &str) -> Result<Locks> {
 ///
 /// # Cancel safety
 /// Cancel safe.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+/// let locks = match fencelock::connect_from_env().await {
+///     Ok(locks) => locks,
+///     Err(error) => {
+///         eprintln!("{error}"); // names the variable, fencelock::URL_VARIABLE
+///         fencelock::connect("mem://?ttl=10s").await?
+///     }
+/// };
+/// # locks.close().await }
+/// ```
 pub async fn connect_from_env() -> Result<Locks> {
     match std::env::var(URL_VARIABLE) {
         Ok(url) => connect(&url).await,

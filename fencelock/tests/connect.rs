@@ -1,4 +1,4 @@
-//! What a user sees who mistypes a URL.
+//! The error for a mistyped URL.
 
 use fencelock::{Error, ErrorKind, connect};
 

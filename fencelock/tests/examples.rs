@@ -8,7 +8,7 @@ use fencelock_testkit::servers::TestRedis;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-/// Cargo builds the examples beside the directory of this test.
+/// Cargo builds the examples in a directory next to that of this test.
 fn program(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("a test knows its program");
     let target = this.parent().and_then(Path::parent).expect("it is in target/debug/deps");

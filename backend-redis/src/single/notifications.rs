@@ -64,8 +64,8 @@ impl PushHandler for Notifications {
     /// Each watch is notified once.
     fn on_invalidate(&self, key: &Value) {
         let Value::BulkString(key) = key else { return };
-        let Ok(key) = std::str::from_utf8(key) else { return };
-        if let Some(claim) = self.watchers.remove(key) {
+        let Ok(key) = String::from_utf8(key.clone()) else { return };
+        if let Some(claim) = self.watchers.remove(&key) {
             claim.wake();
         }
     }

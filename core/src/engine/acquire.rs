@@ -17,50 +17,32 @@ use tracing::{Instrument, Span};
 use crate::engine::cleanup::CleanupGuard;
 use crate::engine::client::{ClientInner, closed, silent};
 use crate::engine::hold::{Grant, Hold, Limit};
+use crate::engine::metrics::{Metrics, Outcome};
 use crate::engine::owned_hold::OwnedHold;
 use crate::engine::renewal::timing::period;
-use crate::engine::telemetry::{self, Metrics, Outcome};
+use crate::engine::telemetry;
 use crate::engine::wait::{LastAnswer, Wait};
-use crate::store::claim::{AcquireRequest, Claim, IfBusy, LockKind};
+use crate::store::claim::{AcquireRequest, Claim, IfBusy};
 use crate::store::distributed_lock::{AttemptOutcome, Residue};
 use crate::store::profile::Liveness;
 use crate::time::backoff::Backoff;
 use crate::time::moment::{Moment, lease_end};
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
-use crate::types::mode::Mode;
-use crate::types::name::LockName;
-use crate::types::options::{Label, format_duration};
-
-/// The options of one acquisition.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub(crate) name: LockName,
-    pub(crate) kind: LockKind,
-    pub(crate) mode: Mode,
-    pub(crate) ttl: Duration,
-    pub(crate) renewed: bool,
-    pub(crate) hold_at_most: Option<Duration>,
-    /// How long the store may stay silent.
-    pub(crate) unreachable_after: Duration,
-    pub(crate) label: Label,
-}
+use crate::types::options::format_duration;
 
 /// How long a caller waits for a lock that is not free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitPolicy {
-    None,
-    /// The limit, and what is left of it.
-    AtMost {
-        limit: Duration,
-        left: Duration,
-    },
-    Unlimited,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitLimit {
+    /// Zero means not at all, [`Duration::MAX`] for ever.
+    pub(crate) limit: Duration,
+    /// What is left of it.
+    pub(crate) left: Duration,
 }
 
 pub(crate) async fn acquire(
     client: &Arc<ClientInner>,
-    request: &Request,
-    policy: WaitPolicy,
+    request: &AcquireRequest,
+    wait_limit: WaitLimit,
 ) -> Result<OwnedHold> {
     let profile = client.store.profile();
     let spans = Spans {
@@ -68,7 +50,7 @@ pub(crate) async fn acquire(
         acquire: telemetry::acquire_span(&request.name, profile.store, request.mode),
     };
     let span = spans.acquire.clone();
-    let acquiring = acquire_loop(client, request, policy, &spans).instrument(span);
+    let acquiring = acquire_loop(client, request, wait_limit, &spans).instrument(span);
     acquiring.await.map_err(|error| client.explain(error, Operation::Acquire, &request.name))
 }
 
@@ -79,25 +61,19 @@ struct Spans {
 
 async fn acquire_loop(
     client: &Arc<ClientInner>,
-    request: &Request,
-    policy: WaitPolicy,
+    request: &AcquireRequest,
+    wait_limit: WaitLimit,
     spans: &Spans,
 ) -> Result<OwnedHold> {
     // With a store that answers at once, a task must still yield its worker thread.
     tokio::task::coop::consume_budget().await;
     client.store.profile().require(request.mode, request.ttl)?;
-    let asked_for = AcquireRequest {
-        name: request.name.clone(),
-        kind: request.kind,
-        mode: request.mode,
-        ttl: request.ttl,
-        renewed: request.renewed,
-        if_busy: if policy == WaitPolicy::None { IfBusy::Refuse } else { IfBusy::Queue },
-        label: request.label.clone(),
-    };
+    let WaitLimit { limit, left } = wait_limit;
+    let if_busy = if limit.is_zero() { IfBusy::Refuse } else { IfBusy::Queue };
     let claim = Arc::new(Claim::new(
         client.worker.next_id(),
-        asked_for,
+        request.clone(),
+        if_busy,
         client.reaper.runtime.clone(),
         client.woken.clone(),
     ));
@@ -111,7 +87,14 @@ async fn acquire_loop(
             cleanup.nothing_left();
             Err(closed())
         }
-        false => AcquireLoop::new(client, &cleanup, request, policy, spans).run().await,
+        false => {
+            let (wait, started) = (Arc::new(Wait::new(cleanup.clone())), client.now());
+            // A try waits for no lock, but for the store's answer.
+            let gives_up = if limit.is_zero() { Moment::NEVER } else { started + left };
+            let acquiring =
+                AcquireLoop { client, cleanup: &cleanup, wait, started, gives_up, limit, spans };
+            acquiring.run().await
+        }
     };
     outcome.outcome = match &result {
         Ok(_) => Outcome::Granted,
@@ -139,31 +122,14 @@ impl Drop for Counted<'_> {
 struct AcquireLoop<'a> {
     client: &'a Arc<ClientInner>,
     cleanup: &'a Arc<CleanupGuard>,
-    request: &'a Request,
     wait: Arc<Wait>,
     started: Moment,
     gives_up: Moment,
-    policy: WaitPolicy,
+    limit: Duration,
     spans: &'a Spans,
 }
 
-impl<'a> AcquireLoop<'a> {
-    fn new(
-        client: &'a Arc<ClientInner>,
-        cleanup: &'a Arc<CleanupGuard>,
-        request: &'a Request,
-        policy: WaitPolicy,
-        spans: &'a Spans,
-    ) -> AcquireLoop<'a> {
-        let started = client.now();
-        let gives_up = match policy {
-            WaitPolicy::AtMost { left, .. } => started + left,
-            WaitPolicy::None | WaitPolicy::Unlimited => Moment::NEVER,
-        };
-        let wait = Arc::new(Wait::new(cleanup.clone(), request.unreachable_after));
-        AcquireLoop { client, cleanup, request, wait, started, gives_up, policy, spans }
-    }
-
+impl AcquireLoop<'_> {
     async fn run(&self) -> Result<OwnedHold> {
         let mut backoff = Backoff::start();
         let mut asked = self.started;
@@ -172,9 +138,9 @@ impl<'a> AcquireLoop<'a> {
                 Ok(AttemptOutcome::Granted { token, valid_until }) => {
                     let token = token.in_epoch(self.client.settings.token_epoch);
                     let since = self.client.now();
-                    let limit = hold_limit(self.request, asked, since);
+                    let limit = hold_limit(&self.claim().request, asked, since);
                     let period = self.renewal_period();
-                    return self.grant(&Grant { token, asked, since, valid_until, limit, period });
+                    return self.grant(Grant { token, asked, since, valid_until, limit, period });
                 }
                 Ok(AttemptOutcome::Busy { rest }) => {
                     if rest == Residue::Nothing {
@@ -183,7 +149,7 @@ impl<'a> AcquireLoop<'a> {
                     return Err(self.busy());
                 }
                 // The backend queued a claim that asked not to wait: the guard's drop undoes that.
-                Ok(AttemptOutcome::Waiting { .. }) if self.policy == WaitPolicy::None => {
+                Ok(AttemptOutcome::Waiting { .. }) if self.limit.is_zero() => {
                     return Err(self.busy());
                 }
                 Ok(AttemptOutcome::Waiting { check_after }) => {
@@ -193,8 +159,7 @@ impl<'a> AcquireLoop<'a> {
                 }
                 Err(error) if error.is_retryable() => {
                     self.wait.failed(error);
-                    let claim = self.cleanup.claim();
-                    self.back_off(backoff.next(claim.seed())).await?;
+                    self.back_off(backoff.next(self.claim().seed())).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -205,7 +170,7 @@ impl<'a> AcquireLoop<'a> {
     /// The time between two renewals. A fixed lease is not renewed, but a session that carries one
     /// is.
     fn renewal_period(&self) -> Option<Duration> {
-        let (profile, request) = (self.client.store.profile(), self.request);
+        let (profile, request) = (self.client.store.profile(), &self.claim().request);
         match request.renewed || profile.liveness != Liveness::Lease {
             true => period(profile.renewal, request.ttl),
             false => None,
@@ -215,8 +180,7 @@ impl<'a> AcquireLoop<'a> {
     /// Makes one attempt, unless the wait limit or the store's silence ends it.
     async fn attempt(&self, asked: Moment) -> Result<Result<AttemptOutcome>> {
         self.wait.asked(asked);
-        let acquisition = self.cleanup.acquisition();
-        let mut attempt = acquisition.attempt();
+        let mut attempt = self.cleanup.acquisition.attempt();
         // The store may answer at once; then no timer is needed.
         if let Poll::Ready(answer) = poll_once(attempt.as_mut()).await {
             return Ok(answer);
@@ -243,7 +207,7 @@ impl<'a> AcquireLoop<'a> {
 
     /// Waits for a wake-up by the backend or by the worker's check.
     async fn wait_for_wake_up(&self, check_after: Duration) -> Result<()> {
-        let (client, claim) = (self.client, self.cleanup.claim());
+        let (client, claim) = (self.client, self.claim());
         self.wait.park();
         if !client.worker.watch(self.wait.clone(), check_after, client.now()) {
             return Err(closed());
@@ -290,8 +254,12 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    fn grant(&self, grant: &Grant) -> Result<OwnedHold> {
-        let (client, claim) = (self.client, self.cleanup.claim());
+    fn claim(&self) -> &Claim {
+        self.cleanup.claim()
+    }
+
+    fn grant(&self, grant: Grant) -> Result<OwnedHold> {
+        let (client, claim) = (self.client, self.claim());
         if grant.valid_until <= grant.since || grant.limit.at <= grant.since {
             return Err(Error::new(
                 ErrorKind::Lost,
@@ -307,7 +275,7 @@ impl<'a> AcquireLoop<'a> {
         let hold = Arc::new(hold);
         client.metrics.granted(claim, grant.since.duration_since(self.started));
         // From here on its drop ends the hold.
-        let owned = OwnedHold::new(client.clone(), hold.clone());
+        let owned = OwnedHold { client: client.clone(), hold: hold.clone() };
         if !client.worker.keep(hold, grant.asked, grant.since) {
             return Err(closed());
         }
@@ -327,37 +295,30 @@ impl<'a> AcquireLoop<'a> {
     fn silent(&self) -> Error {
         let cause = match self.wait.last_answer() {
             LastAnswer::Failed(error) => Some(error),
-            LastAnswer::None | LastAnswer::Queued => self.cleanup.acquisition().unanswered(),
+            LastAnswer::None | LastAnswer::Queued => self.cleanup.acquisition.unanswered(),
         };
-        silent(self.request.unreachable_after, cause)
+        silent(self.claim().request.unreachable_after, cause)
     }
 
     fn timed_out(&self) -> Error {
-        let limit = match self.policy {
-            WaitPolicy::AtMost { limit, .. } => format_duration(limit),
-            WaitPolicy::None | WaitPolicy::Unlimited => format_duration(Duration::MAX),
-        };
-        let unknown = || {
-            Error::new(
-                ErrorKind::Unreachable,
-                format!("the store gave no useful answer within the wait limit of {limit}"),
-            )
-        };
-        match self.wait.last_answer() {
-            LastAnswer::Queued => {
-                Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
-            }
-            LastAnswer::Failed(error) => unknown().caused_by(error),
-            LastAnswer::None => match self.cleanup.acquisition().unanswered() {
+        let limit = format_duration(self.limit);
+        let (is_busy, cause) = match self.wait.last_answer() {
+            LastAnswer::Queued => (true, None),
+            LastAnswer::Failed(error) => (false, Some(error)),
+            LastAnswer::None => {
+                let cause = self.cleanup.acquisition.unanswered();
                 // Other claims were ahead of it all the time.
-                Some(error) if error.kind() == ErrorKind::Busy => {
-                    let message = format!("not granted within {limit}");
-                    Error::new(ErrorKind::WaitTimedOut, message).caused_by(error)
-                }
-                Some(error) => unknown().caused_by(error),
-                None => unknown(),
-            },
-        }
+                (cause.as_ref().is_some_and(|cause| cause.kind() == ErrorKind::Busy), cause)
+            }
+        };
+        let error = if is_busy {
+            Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
+        } else {
+            let message =
+                format!("the store gave no useful answer within the wait limit of {limit}");
+            Error::new(ErrorKind::Unreachable, message)
+        };
+        error.with_cause(cause)
     }
 }
 
@@ -368,7 +329,7 @@ async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Outpu
 
 /// The end of a hold, whatever the store answers: a fixed lease counts from before the request, less
 /// the drift margin, `hold_at_most` from the grant.
-fn hold_limit(request: &Request, asked: Moment, granted: Moment) -> Limit {
+fn hold_limit(request: &AcquireRequest, asked: Moment, granted: Moment) -> Limit {
     let lease = match request.renewed {
         true => Moment::NEVER,
         false => lease_end(asked, request.ttl),

@@ -34,7 +34,7 @@ pub(crate) struct Reaper {
 
 /// A claim's acquisition, and the duty to release it.
 pub(crate) struct CleanupGuard {
-    acquisition: Arc<dyn ErasedAcquisition>,
+    pub(crate) acquisition: Arc<dyn ErasedAcquisition>,
     reaper: Arc<Reaper>,
     /// Present while a release is owed: it keeps `close` waiting.
     owed: Mutex<Option<TaskTrackerToken>>,
@@ -56,10 +56,6 @@ impl CleanupGuard {
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
         self.acquisition.claim()
-    }
-
-    pub(crate) fn acquisition(&self) -> &Arc<dyn ErasedAcquisition> {
-        &self.acquisition
     }
 
     /// Ends the claim without a release: the store certainly has nothing of it.

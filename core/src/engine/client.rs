@@ -8,8 +8,8 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::cleanup::Reaper;
+use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
-use crate::engine::telemetry::Metrics;
 use crate::store::erased::ErasedStore;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
@@ -49,14 +49,9 @@ impl ClientInner {
 
     /// One bounded request for an operator, unless the client was closed.
     pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        match self.closing.is_cancelled() {
-            true => Err(closed()),
-            false => self.bounded(request).await,
+        if self.closing.is_cancelled() {
+            return Err(closed());
         }
-    }
-
-    /// Bounds one request to the store that no acquisition bounds.
-    pub(crate) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let bound = self.settings.unreachable_after;
         let answer = self.until(self.now() + bound, request).await;
         answer.unwrap_or_else(|| Err(silent(bound, None)))
@@ -83,12 +78,7 @@ pub(crate) fn closed() -> Error {
 /// The store was silent for `bound`; `cause` is its last answer.
 pub(crate) fn silent(bound: Duration, cause: Option<Error>) -> Error {
     let bound = format_duration(bound);
-    let error = Error::new(
-        ErrorKind::given_up_after(cause.as_ref()),
-        format!("the store gave no useful answer within unreachable_after={bound}"),
-    );
-    match cause {
-        Some(cause) => error.caused_by(cause),
-        None => error,
-    }
+    let kind = ErrorKind::given_up_after(cause.as_ref());
+    let message = format!("the store gave no useful answer within unreachable_after={bound}");
+    Error::new(kind, message).with_cause(cause)
 }

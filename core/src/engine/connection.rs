@@ -4,6 +4,7 @@
 //! Before the connection there is no clock, no profile and no renewal worker, so no claim exists:
 //! an acquisition first waits here, within its own bounds. From then on both kinds are alike.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +22,12 @@ use crate::types::options::{Settings, format_duration};
 pub(crate) enum Connection {
     Ready(Arc<ClientInner>),
     Pending(Arc<Pending>),
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.redacted_url())
+    }
 }
 
 impl Connection {
@@ -55,6 +62,19 @@ impl Connection {
         match self {
             Connection::Ready(client) => Ok(client),
             Connection::Pending(pending) => pending.wait(bound).await,
+        }
+    }
+
+    /// Adds the operation and the store to an error.
+    pub(crate) fn explain(&self, error: Error, doing: Operation) -> Error {
+        error.during(doing).with_store(self.redacted_url())
+    }
+
+    /// Why an operation had no connection. A refused attempt to connect names its operation itself.
+    pub(crate) fn not_connected(&self, error: Error, doing: Operation, name: &LockName) -> Error {
+        match error.operation() {
+            Some(_) => error,
+            None => self.explain(error, doing).on(name.as_str()),
         }
     }
 
@@ -108,7 +128,7 @@ impl Drop for Pending {
     }
 }
 
-/// What the background task and those who wait for it share.
+/// The state that the background task shares with the callers that wait for it.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) connected: OnceLock<Arc<ClientInner>>,
@@ -120,19 +140,6 @@ pub(crate) struct Progress {
 /// Whether another attempt to connect may succeed.
 pub(crate) fn is_transient(error: &Error) -> bool {
     error.kind() == ErrorKind::Unreachable
-}
-
-/// Why an operation had no connection. A refused attempt to connect names its operation itself.
-pub(crate) fn not_connected(
-    error: Error,
-    doing: Operation,
-    name: &LockName,
-    store: &Arc<str>,
-) -> Error {
-    match error.operation() {
-        Some(_) => error,
-        None => error.during(doing).on(name.as_str()).with_store(store),
-    }
 }
 
 /// How long a caller waits for a connection.
@@ -168,21 +175,19 @@ impl Bound {
     /// an attempt that is still unanswered.
     pub(crate) fn exceeded(self, cause: Option<Error>) -> Error {
         let is_busy = cause.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy);
-        let kind = match self.reason {
-            Reason::WaitLimit(_) if is_busy => ErrorKind::WaitTimedOut,
-            Reason::WaitLimit(_) | Reason::Silence(_) => ErrorKind::Unreachable,
-        };
-        let message = match self.reason {
+        let (kind, bound) = match self.reason {
             Reason::Silence(bound) => {
-                format!("no connection within unreachable_after={}", format_duration(bound))
+                let bound = format!("unreachable_after={}", format_duration(bound));
+                (ErrorKind::Unreachable, bound)
             }
             Reason::WaitLimit(limit) => {
-                format!("no connection within the wait limit of {}", format_duration(limit))
+                let kind = if is_busy { ErrorKind::WaitTimedOut } else { ErrorKind::Unreachable };
+                (kind, format!("the wait limit of {}", format_duration(limit)))
             }
         };
-        Error::new(kind, message).caused_by(cause.unwrap_or_else(|| {
-            Error::new(ErrorKind::Unreachable, "the first attempt is still unanswered")
-        }))
+        Error::new(kind, format!("no connection within {bound}")).caused_by(cause.unwrap_or_else(
+            || Error::new(ErrorKind::Unreachable, "the first attempt is still unanswered"),
+        ))
     }
 
     /// The output of `connecting`, or `None` when the bound is exceeded first.

@@ -12,7 +12,8 @@ use tokio::sync::Notify;
 use tracing::Span;
 
 use crate::engine::cleanup::CleanupGuard;
-use crate::engine::telemetry::{self, Metrics};
+use crate::engine::metrics::Metrics;
+use crate::engine::telemetry;
 use crate::store::claim::Claim;
 use crate::time::moment::Moment;
 use crate::types::error::LostReason;
@@ -32,23 +33,20 @@ pub(crate) struct Limit {
 }
 
 pub(crate) struct Hold {
-    cleanup: Arc<CleanupGuard>,
-    token: FencingToken,
-    since: Moment,
-    limit: Limit,
-    /// The time between two renewals, if it is renewed.
-    period: Option<Duration>,
+    pub(crate) cleanup: Arc<CleanupGuard>,
+    pub(crate) grant: Grant,
+    pub(crate) span: Span,
+    pub(crate) metrics: Arc<Metrics>,
     /// The validity's end in nanoseconds; [`ENDED`] after the hold's end, which is final.
     until: AtomicU64,
     ending: OnceLock<Ending>,
     changed: Notify,
-    span: Span,
-    metrics: Arc<Metrics>,
 }
 
 const ENDED: u64 = 0;
 
-/// What a hold is made from.
+/// What a store has granted, and for how long.
+#[derive(Clone, Copy)]
 pub(crate) struct Grant {
     pub(crate) token: FencingToken,
     /// When the attempt was sent.
@@ -57,57 +55,30 @@ pub(crate) struct Grant {
     pub(crate) since: Moment,
     pub(crate) valid_until: Moment,
     pub(crate) limit: Limit,
+    /// The time between two renewals, if it is renewed.
     pub(crate) period: Option<Duration>,
 }
 
 impl Hold {
     pub(crate) fn new(
         cleanup: Arc<CleanupGuard>,
-        grant: &Grant,
+        grant: Grant,
         span: Span,
         metrics: Arc<Metrics>,
     ) -> Hold {
         Hold {
             cleanup,
-            token: grant.token,
-            since: grant.since,
-            limit: grant.limit,
-            period: grant.period,
+            grant,
+            span,
+            metrics,
             until: AtomicU64::new(grant.valid_until.min(grant.limit.at).as_nanos()),
             ending: OnceLock::new(),
             changed: Notify::new(),
-            span,
-            metrics,
         }
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
         self.cleanup.claim()
-    }
-
-    pub(crate) fn cleanup(&self) -> &Arc<CleanupGuard> {
-        &self.cleanup
-    }
-
-    pub(crate) fn token(&self) -> FencingToken {
-        self.token
-    }
-
-    /// Its end, whatever the store answers.
-    pub(crate) fn limit(&self) -> Moment {
-        self.limit.at
-    }
-
-    pub(crate) fn period(&self) -> Option<Duration> {
-        self.period
-    }
-
-    pub(crate) fn span(&self) -> &Span {
-        &self.span
-    }
-
-    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
     }
 
     /// The end of the validity, or `None` after the hold's end.
@@ -134,7 +105,7 @@ impl Hold {
     /// Moves the validity's end forward. `false` when the hold has ended or its validity has: a late
     /// renewal revives nothing.
     pub(crate) fn extend(&self, valid_until: Moment, now: Moment) -> bool {
-        let new = valid_until.min(self.limit.at);
+        let new = valid_until.min(self.grant.limit.at);
         loop {
             let Some(old) = self.valid_until() else { return false };
             if now >= old {
@@ -156,8 +127,8 @@ impl Hold {
     pub(crate) fn expire(&self, until: Moment, now: Moment) {
         let old = until.as_nanos();
         if self.until.compare_exchange(old, ENDED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            let reason = match now >= self.limit.at {
-                true => self.limit.reason,
+            let reason = match now >= self.grant.limit.at {
+                true => self.grant.limit.reason,
                 false => LostReason::Expired,
             };
             self.close(Ending::Lost(reason), now);
@@ -180,10 +151,10 @@ impl Hold {
             Ending::Released => None,
             Ending::Lost(reason) => Some(reason),
         };
-        self.metrics.ended(self.claim(), now.duration_since(self.since), lost);
+        self.metrics.ended(self.claim(), now.duration_since(self.grant.since), lost);
         self.changed.notify_waiters();
         if let Some(reason) = lost {
-            self.span.in_scope(|| telemetry::lost(self.claim(), self.token, reason));
+            self.span.in_scope(|| telemetry::lost(self.claim(), self.grant.token, reason));
             // The holder may not use the lock any more, so others need not wait until the guard is
             // dropped, which a forgotten one never is.
             self.cleanup.leave();
@@ -206,7 +177,7 @@ impl fmt::Debug for Hold {
         f.debug_struct("Hold")
             .field("lock", self.claim().name())
             .field("mode", &self.claim().mode())
-            .field("token", &self.token)
+            .field("token", &self.grant.token)
             .field("valid_until", &self.valid_until())
             .finish_non_exhaustive()
     }

@@ -8,23 +8,11 @@ use crate::types::error::{Error, ErrorKind, Result};
 
 /// Dropping it ends the hold and releases the lock in the background.
 pub(crate) struct OwnedHold {
-    client: Arc<ClientInner>,
-    hold: Arc<Hold>,
+    pub(crate) client: Arc<ClientInner>,
+    pub(crate) hold: Arc<Hold>,
 }
 
 impl OwnedHold {
-    pub(crate) fn new(client: Arc<ClientInner>, hold: Arc<Hold>) -> OwnedHold {
-        OwnedHold { client, hold }
-    }
-
-    pub(crate) fn client(&self) -> &Arc<ClientInner> {
-        &self.client
-    }
-
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
-    }
-
     /// Ends the hold, releases the lock and waits until the store has confirmed it.
     pub(crate) async fn release(&self) -> Result<()> {
         // The hold ends first: `is_held` must be false before the store can grant the lock again.
@@ -38,7 +26,7 @@ impl OwnedHold {
             };
             return Err(Error::new(ErrorKind::NotHeld, why));
         }
-        match self.hold.cleanup().release().await? {
+        match self.hold.cleanup.release().await? {
             true => Ok(()),
             false => {
                 Err(Error::new(ErrorKind::NotHeld, "the store no longer had this guard's lock"))
@@ -53,6 +41,6 @@ impl Drop for OwnedHold {
         if !ended && self.hold.end(Ending::Released, self.client.now()) {
             self.client.worker.remove(self.hold.claim().id);
         }
-        self.hold.cleanup().leave();
+        self.hold.cleanup.leave();
     }
 }

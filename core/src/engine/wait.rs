@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::engine::cleanup::CleanupGuard;
 use crate::sync::Mutex;
@@ -11,17 +10,16 @@ use crate::time::moment::Moment;
 use crate::types::error::Error;
 
 pub(crate) struct Wait {
-    cleanup: Arc<CleanupGuard>,
+    pub(crate) cleanup: Arc<CleanupGuard>,
     /// When the first request was sent that the store has not answered since: never, if it owes no
     /// answer. Waiting for a wake-up is not silence, however long it takes.
     unanswered_since: AtomicU64,
-    unreachable_after: Duration,
     last_answer: Mutex<LastAnswer>,
     caller: AtomicU8,
 }
 
 /// The store's last answer to an attempt or a check. It decides what the end of the wait means: a
-/// store that cannot be reached must not look like a busy lock.
+/// store that is unreachable must not look like a busy lock.
 #[derive(Clone)]
 pub(crate) enum LastAnswer {
     None,
@@ -38,18 +36,13 @@ const PARKED: u8 = 1;
 const DISMISSED: u8 = 2;
 
 impl Wait {
-    pub(crate) fn new(cleanup: Arc<CleanupGuard>, unreachable_after: Duration) -> Wait {
+    pub(crate) fn new(cleanup: Arc<CleanupGuard>) -> Wait {
         Wait {
             cleanup,
             unanswered_since: AtomicU64::new(Moment::NEVER.as_nanos()),
-            unreachable_after,
             last_answer: Mutex::new(LastAnswer::None),
             caller: AtomicU8::new(AT_WORK),
         }
-    }
-
-    pub(crate) fn cleanup(&self) -> &Arc<CleanupGuard> {
-        &self.cleanup
     }
 
     pub(crate) fn asked(&self, now: Moment) {
@@ -74,7 +67,7 @@ impl Wait {
     /// Until when the store may stay silent.
     pub(crate) fn silence_ends(&self) -> Moment {
         let since = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
-        since + self.unreachable_after
+        since + self.cleanup.claim().request.unreachable_after
     }
 
     pub(crate) fn park(&self) {

@@ -6,7 +6,7 @@
 //! single caller waits for no other. docs/decisions/0007 and 0009 have the measurements.
 
 use std::future::Future;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
@@ -51,7 +51,7 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
         enqueue: impl FnOnce() -> (Self::Request, A),
     ) -> Dispatch<Self, A> {
         let batcher = self.batcher();
-        let mut queue = batcher.queue();
+        let mut queue = batcher.queue.lock();
         let is_below = queue.in_flight < batcher.limits.direct;
         if is_below && queue.unwritten == 0 && queue.waiting.is_empty() {
             queue.in_flight += 1;
@@ -65,7 +65,7 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
     /// Blocks further dispatch until the requests that are being sent now have been written to the
     /// connection.
     fn hold_order(self: &Arc<Self>) -> SendOrderGuard<Self> {
-        self.batcher().queue().unwritten += 1;
+        self.batcher().queue.lock().unwritten += 1;
         SendOrderGuard(self.clone())
     }
 }
@@ -110,13 +110,9 @@ impl<R> Batcher<R> {
         Batcher { limits, queue: Mutex::new(queue) }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue<R>> {
-        self.queue.lock()
-    }
-
     /// Removes the requests that still wait for a permit, to fail them with the connection.
     pub fn take_waiting(&self) -> Vec<R> {
-        std::mem::take(&mut self.queue().waiting)
+        std::mem::take(&mut self.queue.lock().waiting)
     }
 }
 
@@ -146,7 +142,7 @@ struct Call<T: BatchTransport> {
 /// The next call, if the caller is the one that flushes, or while no other does.
 fn next_call<T: BatchTransport>(transport: &Arc<T>, is_flushing: bool) -> Option<Call<T>> {
     let batcher = transport.batcher();
-    let mut queue = batcher.queue();
+    let mut queue = batcher.queue.lock();
     if queue.is_flushing && !is_flushing {
         return None;
     }
@@ -175,7 +171,7 @@ pub struct InFlightPermit<T: BatchTransport> {
 impl<T: BatchTransport> Drop for InFlightPermit<T> {
     fn drop(&mut self) {
         {
-            let mut queue = self.of.batcher().queue();
+            let mut queue = self.of.batcher().queue.lock();
             queue.in_flight -= self.requests;
             queue.calls -= self.calls;
         }
@@ -190,7 +186,7 @@ pub struct SendOrderGuard<T: BatchTransport>(Arc<T>);
 
 impl<T: BatchTransport> Drop for SendOrderGuard<T> {
     fn drop(&mut self) {
-        self.0.batcher().queue().unwritten -= 1;
+        self.0.batcher().queue.lock().unwritten -= 1;
         flush(&self.0);
     }
 }

@@ -61,17 +61,26 @@ pub enum LockKind {
     Semaphore,
 }
 
+/// The options of one acquisition.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireRequest {
+    pub(crate) name: LockName,
+    pub(crate) kind: LockKind,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) renewed: bool,
+    pub(crate) hold_at_most: Option<Duration>,
+    /// How long the store may stay silent.
+    pub(crate) unreachable_after: Duration,
+    pub(crate) label: Label,
+}
+
 /// One request for a lock: its options, its owner token, and how to wake it.
 pub struct Claim {
     pub(crate) id: u64,
-    name: LockName,
-    kind: LockKind,
-    mode: Mode,
+    pub(crate) request: AcquireRequest,
     owner: OwnerToken,
-    ttl: Duration,
-    renewed: bool,
     if_busy: IfBusy,
-    label: Label,
     stage: AtomicU8,
     pub(crate) notify: Notify,
     runtime: Handle,
@@ -83,34 +92,19 @@ const TRYING: u8 = 0;
 const HELD: u8 = 1;
 const OVER: u8 = 2;
 
-/// The options of a new claim.
-pub(crate) struct AcquireRequest {
-    pub(crate) name: LockName,
-    pub(crate) kind: LockKind,
-    pub(crate) mode: Mode,
-    pub(crate) ttl: Duration,
-    pub(crate) renewed: bool,
-    pub(crate) if_busy: IfBusy,
-    pub(crate) label: Label,
-}
-
 impl Claim {
     pub(crate) fn new(
         id: u64,
         request: AcquireRequest,
+        if_busy: IfBusy,
         runtime: Handle,
         woken: UnboundedSender<u64>,
     ) -> Claim {
         Claim {
             id,
-            name: request.name,
-            kind: request.kind,
-            mode: request.mode,
+            request,
             owner: OwnerToken::fresh(),
-            ttl: request.ttl,
-            renewed: request.renewed,
-            if_busy: request.if_busy,
-            label: request.label,
+            if_busy,
             stage: AtomicU8::new(TRYING),
             notify: Notify::new(),
             runtime,
@@ -127,19 +121,19 @@ impl Claim {
     /// The lock's name.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        &self.name
+        &self.request.name
     }
 
     /// The call that made it.
     #[must_use]
     pub fn kind(&self) -> LockKind {
-        self.kind
+        self.request.kind
     }
 
-    /// How it is request.
+    /// How it is requested.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.mode
+        self.request.mode
     }
 
     /// The proof of ownership.
@@ -151,14 +145,14 @@ impl Claim {
     /// How long a lease store keeps the lock without a renewal.
     #[must_use]
     pub fn ttl(&self) -> Duration {
-        self.ttl
+        self.request.ttl
     }
 
     /// Whether its lease is never extended: a renewal, which is sent only after a wake-up, then just
     /// asks whether the lock is still held.
     #[must_use]
     pub fn is_fixed_lease(&self) -> bool {
-        !self.renewed
+        !self.request.renewed
     }
 
     /// Whether to queue when the lock is not free.
@@ -170,7 +164,7 @@ impl Claim {
     /// The human-readable label of the client.
     #[must_use]
     pub fn label(&self) -> &Label {
-        &self.label
+        &self.request.label
     }
 
     /// Notifies the core that something may have changed: a waiting claim attempts, a held one is
@@ -218,7 +212,7 @@ impl Claim {
 
     /// What spreads the retries of this claim.
     pub(crate) fn seed(&self) -> (&str, u64) {
-        (self.label.as_str(), self.id)
+        (self.request.label.as_str(), self.id)
     }
 
     /// From now on a wake-up means "renew".
@@ -237,11 +231,8 @@ impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Claim")
             .field("id", &self.id)
-            .field("name", &self.name)
-            .field("mode", &self.mode)
-            .field("ttl", &self.ttl)
+            .field("request", &self.request)
             .field("if_busy", &self.if_busy)
-            .field("label", &self.label)
             .finish_non_exhaustive()
     }
 }

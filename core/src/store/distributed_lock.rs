@@ -209,7 +209,7 @@ pub enum ReleaseOutcome {
     Removed,
     /// The claim was not there.
     Absent,
-    /// Removed from some nodes and unknown on others, as on a quorum with a silent node.
+    /// Removed from some nodes and unknown on others, such as on a quorum with a silent node.
     Partly {
         /// Whether the nodes that removed it held it.
         was_held: bool,

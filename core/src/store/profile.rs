@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Error, ErrorKind, Result, invalid};
 use crate::types::mode::Mode;
 use crate::types::options::format_duration;
 
@@ -158,14 +158,9 @@ impl Profile {
         if has {
             return self.require_ttl(ttl);
         }
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "the {} store has no {} locks; see docs/guarantees.md",
-                self.store,
-                mode.as_str()
-            ),
-        ))
+        let (store, mode) = (self.store, mode.as_str());
+        let message = format!("the {store} store has no {mode} locks; see docs/guarantees.md");
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Checks that the guarantees hold for `ttl`.
@@ -177,12 +172,9 @@ impl Profile {
             return Ok(());
         }
         let (ttl, longest) = (format_duration(ttl), format_duration(self.longest_ttl));
-        Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!(
-                "a TTL of {ttl} is longer than this {} store allows; expected at most {longest}",
-                self.store
-            ),
-        ))
+        let store = self.store;
+        Err(invalid(format!(
+            "a TTL of {ttl} is longer than this {store} store allows; expected at most {longest}"
+        )))
     }
 }

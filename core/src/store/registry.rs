@@ -1,6 +1,5 @@
 //! The claims that a store's messages can name.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
@@ -28,10 +27,7 @@ impl<K: Eq + Hash> ClaimRegistry<K> {
     }
 
     /// Removes the claim `key`, and returns it if it lives.
-    pub fn remove<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<Arc<Claim>>
-    where
-        K: Borrow<Q>,
-    {
+    pub fn remove(&self, key: &K) -> Option<Arc<Claim>> {
         let mut claims = self.claims.lock();
         let claim = claims.remove(key);
         shrink_after_burst(&mut claims);
@@ -39,18 +35,12 @@ impl<K: Eq + Hash> ClaimRegistry<K> {
     }
 
     /// Whether `key` is registered.
-    pub fn contains<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
+    pub fn contains(&self, key: &K) -> bool {
         self.claims.lock().contains_key(key)
     }
 
     /// Wakes the claim `key`, if there is one. If it has ended, the core is releasing it.
-    pub fn wake<Q: Eq + Hash + ?Sized>(&self, key: &Q)
-    where
-        K: Borrow<Q>,
-    {
+    pub fn wake(&self, key: &K) {
         // Not under the mutex: this calls into the core.
         let claim = self.claims.lock().get(key).and_then(Weak::upgrade);
         if let Some(claim) = claim {

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 /// A prefix for lock names that has never been used before.
 ///
-/// It is always fresh, with 122 random bits, and cannot be made from a text. So
+/// It is always fresh, with 122 random bits, and is never made from a text. So
 /// [clearing](crate::DistributedLock::clear) it can only remove what this run has made, and no
 /// fencing token that another client relies on can start again.
 #[derive(Clone, Debug)]

@@ -8,8 +8,10 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+use rustix::time::clock_gettime;
 
 use crate::sync::Mutex;
 use crate::time::moment::{Clock, Moment};
@@ -49,12 +51,19 @@ impl Drop for BootClock {
 
 impl Clock for BootClock {
     fn now(&self) -> Moment {
-        timer::now()
+        now()
     }
 
     fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(Sleep { sleepers: &self.sleepers, at, ticket: None })
     }
+}
+
+fn now() -> Moment {
+    let time = clock_gettime(timer::CLOCK);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Moment::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
 #[derive(Debug)]
@@ -74,13 +83,9 @@ struct Queue {
 }
 
 impl Sleepers {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
-    }
-
     /// Registers a sleeper. `false` when the clock has stopped and will not wake it.
     fn register(&self, at: Moment, ticket: &mut Option<u64>, waker: &Waker) -> bool {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.stopped {
             return false;
         }
@@ -99,8 +104,8 @@ impl Sleepers {
     /// Wakes all sleepers that are due and sets the timer for the next.
     fn wake_due(&self) {
         let due = {
-            let mut queue = self.queue();
-            let later = queue.by_time.split_off(&(timer::now(), u64::MAX));
+            let mut queue = self.queue.lock();
+            let later = queue.by_time.split_off(&(now(), u64::MAX));
             let due = std::mem::replace(&mut queue.by_time, later);
             queue.armed = queue.by_time.keys().next().map(|(at, _)| *at);
             if let Some(at) = queue.armed {
@@ -118,7 +123,7 @@ struct StopOnDrop(Arc<Sleepers>);
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         let sleepers = {
-            let mut queue = self.0.queue();
+            let mut queue = self.0.queue.lock();
             queue.stopped = true;
             std::mem::take(&mut queue.by_time)
         };
@@ -146,7 +151,7 @@ impl Future for Sleep<'_> {
         if self.at == Moment::NEVER {
             return Poll::Pending;
         }
-        if timer::now() >= self.at {
+        if now() >= self.at {
             return Poll::Ready(());
         }
         let (sleepers, at) = (self.sleepers, self.at);
@@ -160,7 +165,7 @@ impl Future for Sleep<'_> {
 impl Drop for Sleep<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.sleepers.queue().by_time.remove(&(self.at, ticket));
+            self.sleepers.queue.lock().by_time.remove(&(self.at, ticket));
         }
     }
 }
@@ -171,7 +176,7 @@ mod timer {
 
     use rustix::time::{
         ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec,
-        clock_gettime, timerfd_create, timerfd_settime,
+        timerfd_create, timerfd_settime,
     };
     use std::os::fd::OwnedFd;
     use tokio::io::Interest;
@@ -179,12 +184,7 @@ mod timer {
 
     use crate::time::moment::Moment;
 
-    pub(super) fn now() -> Moment {
-        let time = clock_gettime(ClockId::Boottime);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-        Moment::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
-    }
+    pub(super) const CLOCK: ClockId = ClockId::Boottime;
 
     #[derive(Debug)]
     pub(super) struct Timer(AsyncFd<OwnedFd>);
@@ -237,18 +237,13 @@ mod timer {
     //! late. `is_held` is exact all the same.
 
     use crate::sync::Mutex;
-    use rustix::time::{ClockId, clock_gettime};
+    use rustix::time::ClockId;
     use std::time::Duration;
     use tokio::sync::Notify;
 
     use crate::time::moment::Moment;
 
-    pub(super) fn now() -> Moment {
-        let time = clock_gettime(ClockId::Monotonic);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-        Moment::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
-    }
+    pub(super) const CLOCK: ClockId = ClockId::Monotonic;
 
     #[derive(Debug)]
     pub(super) struct Timer {
@@ -269,7 +264,7 @@ mod timer {
         pub(super) async fn fired(&self) {
             loop {
                 let at = *self.at.lock();
-                let left = at.duration_since(now());
+                let left = at.duration_since(super::now());
                 if left.is_zero() {
                     *self.at.lock() = Moment::NEVER;
                     return;
@@ -308,7 +303,7 @@ mod tests {
         for nap in naps {
             nap.await.unwrap();
         }
-        assert!(clock.sleepers.queue().by_time.is_empty());
+        assert!(clock.sleepers.queue.lock().by_time.is_empty());
     }
 
     #[tokio::test]
@@ -319,6 +314,6 @@ mod tests {
             () = clock.sleep_until(far) => panic!("an hour passed"),
             () = clock.sleep_until(clock.now()) => {}
         }
-        assert!(clock.sleepers.queue().by_time.is_empty());
+        assert!(clock.sleepers.queue.lock().by_time.is_empty());
     }
 }

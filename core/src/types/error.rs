@@ -147,6 +147,19 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 ///
 /// `Display` shows the operation, the lock, the store and the message, which says what to do; the
 /// cause is in [`source`](std::error::Error::source).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock_core::ErrorKind;
+/// let error = locks.lock("").acquire().await.unwrap_err();
+/// match error.kind() {
+///     ErrorKind::Busy | ErrorKind::WaitTimedOut => println!("{:?} is not free", error.lock()),
+///     _ if error.is_retryable() => println!("try again later: {}", error.message()),
+///     kind => println!("{kind:?} in {:?}: {error}", error.operation()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[error("{inner}")]
 pub struct Error {
@@ -189,6 +202,14 @@ impl Error {
     ) -> Error {
         self.source = Some(cause.into().into());
         self
+    }
+
+    /// Sets the cause, if there is one.
+    pub(crate) fn with_cause(self, cause: Option<Error>) -> Error {
+        match cause {
+            Some(cause) => self.caused_by(cause),
+            None => self,
+        }
     }
 
     /// Sets whether a retry can succeed. The default is `true` for [`ErrorKind::Unreachable`],
@@ -249,6 +270,11 @@ impl Error {
     pub fn lock(&self) -> Option<&str> {
         self.inner.lock.as_deref()
     }
+}
+
+/// An error about an invalid argument or parameter; `message` says what was expected.
+pub fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
 }
 
 impl fmt::Display for Inner {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use crate::types::error::{Error, ErrorKind};
+use crate::types::error::{Result, invalid};
 
 /// The mode in which a claim asks for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,18 +30,15 @@ impl Permits {
     /// `n` of `limit`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when either is zero or `n` exceeds `limit`, which could
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when either is zero or `n` exceeds `limit`, which could
     /// never be granted.
-    pub fn new(n: u32, limit: u32) -> Result<Permits, Error> {
+    pub fn new(n: u32, limit: u32) -> Result<Permits> {
         match (NonZeroU32::new(n), NonZeroU32::new(limit)) {
             (Some(n), Some(limit)) if n <= limit => Ok(Permits { n, limit }),
-            _ => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "{n} of {limit} permits can never be granted; \
-                     expected at least 1 permit and a limit not below it"
-                ),
-            )),
+            _ => Err(invalid(format!(
+                "{n} of {limit} permits can never be granted; \
+                 expected at least 1 permit and a limit not below it"
+            ))),
         }
     }
 
@@ -117,6 +114,7 @@ impl fmt::Display for Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn permits(n: u32, limit: u32) -> Mode {
         Mode::Permits(Permits::new(n, limit).unwrap())

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::types::error::{Error, ErrorKind};
+use crate::types::error::{Result, invalid};
 
 /// The name of a lock: 1 to 512 bytes of UTF-8, any characters.
 ///
@@ -25,8 +25,8 @@ impl LockName {
     /// Parses `name`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when it is empty or longer than 512 bytes.
-    pub fn new(name: &str) -> Result<LockName, Error> {
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when it is empty or longer than 512 bytes.
+    pub fn new(name: &str) -> Result<LockName> {
         LockName::with_prefix("", name)
     }
 
@@ -34,21 +34,15 @@ impl LockName {
     ///
     /// # Errors
     /// As [`LockName::new`]; the prefix does not count towards the length.
-    pub fn with_prefix(prefix: &str, name: &str) -> Result<LockName, Error> {
+    pub fn with_prefix(prefix: &str, name: &str) -> Result<LockName> {
         if name.is_empty() {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "the lock name is empty; it must be 1 to 512 bytes of UTF-8",
-            ));
+            return Err(invalid("the lock name is empty; it must be 1 to 512 bytes of UTF-8"));
         }
         if name.len() > LockName::MAX_BYTES {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "the lock name is {} bytes long; it must be 1 to 512 bytes of UTF-8",
-                    name.len()
-                ),
-            ));
+            let length = name.len();
+            return Err(invalid(format!(
+                "the lock name is {length} bytes long; it must be 1 to 512 bytes of UTF-8"
+            )));
         }
         let key = match prefix {
             "" => Arc::from(name),

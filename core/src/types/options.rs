@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Result, invalid};
 use crate::types::token::{FencingToken, TokenEpoch};
 
 /// How long a store keeps a lock whose holder is silent: 100 ms to 24 h, 30 s by default.
@@ -26,7 +26,7 @@ impl Ttl {
     /// Parses `ttl`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] outside 100 ms to 24 h.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) outside 100 ms to 24 h.
     pub fn new(ttl: Duration) -> Result<Ttl> {
         within(ttl, Ttl::MIN, Ttl::MAX, "TTL").map(Ttl)
     }
@@ -61,30 +61,18 @@ fn within(value: Duration, min: Duration, max: Duration, what: &str) -> Result<D
     if (min..=max).contains(&value) {
         return Ok(value);
     }
-    Err(Error::new(
-        ErrorKind::InvalidArgument,
-        format!(
-            "{what} {} is out of range; expected {} to {}",
-            format_duration(value),
-            format_duration(min),
-            format_duration(max)
-        ),
-    ))
+    let [value, min, max] = [value, min, max].map(format_duration);
+    Err(invalid(format!("{what} {value} is out of range; expected {min} to {max}")))
 }
 
 /// Parses a duration as written in URLs and on the command line: `500ms`, `2s`, `1m30s`.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] with an example, also for a number without a unit.
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) with an example, also for a number without a unit.
 pub fn parse_duration(text: &str) -> Result<Duration> {
     humantime::parse_duration(text).map_err(|cause| {
-        Error::new(
-            ErrorKind::InvalidArgument,
-            format!(
-                "invalid duration {text:?}: expected a number with a unit, such as 500ms, 2s or 1m30s"
-            ),
-        )
-        .caused_by(cause)
+        let expected = "a number with a unit, such as 500ms, 2s or 1m30s";
+        invalid(format!("invalid duration {text:?}: expected {expected}")).caused_by(cause)
     })
 }
 
@@ -149,6 +137,20 @@ impl fmt::Debug for Label {
 }
 
 /// The settings of every store, from its URL's parameters or set here.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// use fencelock_core::{Label, Settings, TokenEpoch, Ttl, memory::Memory, parse_duration};
+/// let settings = Settings::default()
+///     .ttl(Ttl::new(parse_duration("10s")?)?)
+///     .prefix("shop:")
+///     .label(Label::of_this_process().with("the importer"))
+///     .token_epoch(TokenEpoch::new(1)?)
+///     .metrics_by_lock(true)
+///     .unreachable_after(parse_duration("1m30s")?)?;
+/// let locks = Memory::new().locks(settings)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub(crate) ttl: Ttl,
@@ -190,7 +192,7 @@ impl Settings {
     /// How long a store may stay silent before an operation fails. Default: 30 s.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] outside 10 ms to 24 h.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) outside 10 ms to 24 h.
     pub fn unreachable_after(mut self, bound: Duration) -> Result<Settings> {
         self.unreachable_after = unreachable_after(bound)?;
         Ok(self)
@@ -211,6 +213,7 @@ impl Settings {
     }
 
     /// Adds the lock's name to metrics as a label. Off by default: each name is a series of its own.
+    /// Without the feature `metrics`, no effect.
     #[must_use]
     pub fn metrics_by_lock(mut self, by_lock: bool) -> Settings {
         self.metrics_by_lock = by_lock;
@@ -250,6 +253,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     #[test]
     fn durations_out_of_range_are_errors() {

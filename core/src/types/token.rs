@@ -6,13 +6,24 @@
 
 use std::fmt;
 
-use crate::types::error::{Error, ErrorKind};
+use crate::types::error::{Result, invalid};
 
 /// A fencing token: strictly increasing over the **exclusive** grants of one lock. It fits an
 /// `i64`.
 ///
 /// Shared and permit grants overlap, so their tokens only identify the grant: they are unique, and
 /// never a reason to reject a write.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// let mut largest_seen = 0; // kept by the resource, such as a column of a database
+/// let token = i64::from(guard.fencing_token());
+/// assert!(token > largest_seen, "a later holder has written already");
+/// largest_seen = token;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -51,7 +62,7 @@ impl From<FencingToken> for i64 {
 }
 
 /// The top bits of every token, 0 to 127. Raise it when a service moves to another store, whose
-/// counter may be behind the tokens that the resource has seen.
+/// counter may be smaller than the tokens that the resource has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenEpoch(u8);
 
@@ -59,13 +70,10 @@ impl TokenEpoch {
     /// Parses `epoch`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] above 127.
-    pub fn new(epoch: u8) -> Result<TokenEpoch, Error> {
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) above 127.
+    pub fn new(epoch: u8) -> Result<TokenEpoch> {
         if epoch > 127 {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("invalid token epoch {epoch}: expected 0 to 127"),
-            ));
+            return Err(invalid(format!("invalid token epoch {epoch}: expected 0 to 127")));
         }
         Ok(TokenEpoch(epoch))
     }

@@ -57,8 +57,7 @@ const FIRST_ATTEMPT: Duration = Duration::from_secs(5);
 /// The time limit of the only attempt, for a wait limit of zero.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Connects to the store that `url` names, by one of `schemes`. An unreachable store is retried
-/// until `unreachable_after` has passed.
+/// Connects to the store that `url` names, by one of `schemes`, as `fencelock::connect` does.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] for an invalid URL; [`ErrorKind::Unreachable`] with the last
@@ -88,9 +87,7 @@ pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> R
     }
 }
 
-/// Returns at once and connects in the background, for as long as it takes. Until then each
-/// acquisition waits for the connection as it waits for a store that does not answer; see
-/// [`Locks::ready`].
+/// Returns at once and connects in the background, as `fencelock::connect_lazy` does.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] for an invalid URL, and outside a tokio runtime.
@@ -282,8 +279,8 @@ fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
     invalid(format!("no store for {given}://{hint}; this program was built with: {list}"))
 }
 
-/// Suggests a scheme of which `given` is a part, as unix is of redis+unix, or that is spelt nearly
-/// like it.
+/// Suggests a scheme of which `given` is a part (`unix` of `redis+unix`), or the one with the nearest
+/// spelling.
 fn did_you_mean_scheme<'a, I: Iterator<Item = &'a str>>(
     given: &str,
     names: impl Fn() -> I,

@@ -13,19 +13,14 @@ use crate::types::error::Result;
 /// # Errors
 /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none, or one is not `HOST` or `HOST:PORT`.
 pub fn hosts_in(list: &str, port: u16) -> Result<Vec<(String, u16)>> {
-    parse(list, port)
-}
-
-/// The hosts of `authority` with their ports, `default` where none is given.
-pub(super) fn parse(authority: &str, default: u16) -> Result<Vec<(String, u16)>> {
-    if authority.is_empty() {
+    if list.is_empty() {
         return Err(invalid("no host given: expected HOST or HOST:PORT"));
     }
-    let parts = authority.split(',').enumerate();
+    let parts = list.split(',').enumerate();
     parts
         .map(|(index, text)| {
-            let (name, port) = split(text).ok_or_else(|| not_a_host(index))?;
-            Ok((name.to_owned(), port.unwrap_or(default)))
+            let (name, given) = split(text).ok_or_else(|| not_a_host(index))?;
+            Ok((name.to_owned(), given.unwrap_or(port)))
         })
         .collect()
 }
@@ -90,7 +85,7 @@ mod tests {
         ] {
             let hosts: Vec<_> =
                 hosts.into_iter().map(|(name, port)| (name.to_owned(), port)).collect();
-            assert_eq!(parse(text, 1).unwrap(), hosts);
+            assert_eq!(hosts_in(text, 1).unwrap(), hosts);
             assert!(is_plain(text));
         }
     }
@@ -114,10 +109,10 @@ mod tests {
             "a,,b",
             "a,hunter2:b",
         ] {
-            let error = parse(text, 1).unwrap_err().to_string();
+            let error = hosts_in(text, 1).unwrap_err().to_string();
             assert!(error.contains("HOST:PORT") && !error.contains("hunter2"), "{text}: {error}");
             assert!(!is_plain(text), "{text}");
         }
-        assert!(parse("a,hunter2:b", 1).unwrap_err().to_string().contains("host 2 of"));
+        assert!(hosts_in("a,hunter2:b", 1).unwrap_err().to_string().contains("host 2 of"));
     }
 }

@@ -107,7 +107,7 @@ impl StoreUrl {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none, or one is not `HOST` or `HOST:PORT`.
     pub fn hosts(&self, port: u16) -> Result<Vec<(String, u16)>> {
-        hosts::parse(&self.authority, port)
+        hosts::hosts_in(&self.authority, port)
     }
 
     /// The path with its leading `/`, or nothing.

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::scripted::{Call, One, SECOND, Script, TTL};
 
-/// A clock that can jump past its own timers, as it does after a pause of the whole process.
+/// A clock that can jump past its own timers, as after a pause of the whole process.
 #[derive(Default)]
 struct Jumping {
     clock: TokioClock,

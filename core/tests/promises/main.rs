@@ -1,6 +1,6 @@
 //! What the engine guarantees whatever a store does, one directed test for each guarantee.
 //!
-//! The store is a [`scripted`] one, which answers as a test tells it to, or the memory store. Time is
+//! The store is a [`scripted`] one, which answers as a test demands, or the memory store. Time is
 //! tokio's paused clock wherever a single runtime is enough. The simulation in conformance-tests
 //! covers the same code at random; these are the cases that are too rare there and were wrong once.
 

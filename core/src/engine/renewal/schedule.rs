@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::timing::{CHECK_GRID, join_window, resend_after};
 use crate::engine::hold::Hold;
-use crate::engine::telemetry::Metrics;
+use crate::engine::metrics::Metrics;
 use crate::engine::wait::Wait;
 use crate::store::erased::ErasedAcquisition;
 use crate::time::moment::Moment;
@@ -93,65 +93,18 @@ impl Schedule {
             self.by_due.range(..=(horizon, u64::MAX)).map(|(_, id)| *id).collect();
         for id in candidates {
             let Some(entry) = self.entries.get(&id) else { continue };
-            match &entry.task {
-                Task::Hold(hold) => {
-                    let hold = hold.clone();
-                    self.take_hold(id, &hold, now, &mut due);
-                }
-                Task::Wait(wait) if entry.due <= now => {
-                    let wait = wait.clone();
-                    self.take_wait(id, wait, now, &mut due);
-                }
-                Task::Wait(_) => {}
+            let next = match &entry.task {
+                Task::Hold(hold) => entry.take_hold(hold, now, &mut due),
+                Task::Wait(wait) => Some(entry.take_wait(wait, now, &mut due)),
+            };
+            match next {
+                Some((at, in_flight)) => self.move_to(id, at, in_flight),
+                None => self.remove(id),
             }
         }
         let next = self.by_due.first().map_or(at_latest, |(due, _)| at_latest.min(*due));
         self.sleeps_until = Some(next);
         (due, next)
-    }
-
-    fn take_hold(&mut self, id: u64, hold: &Arc<Hold>, now: Moment, due: &mut Due) {
-        let Some(entry) = self.entries.get(&id) else { return };
-        match hold.valid_until() {
-            None => self.remove(id),
-            Some(until) if now >= until => {
-                due.expired.push((hold.clone(), until));
-                self.remove(id);
-            }
-            Some(until) => {
-                // A renewal in flight joins no other: it is sent again when its answer takes too
-                // long.
-                let early = match entry.in_flight {
-                    InFlight::No => join_window(hold),
-                    InFlight::Yes | InFlight::YesAndWoken => Duration::ZERO,
-                };
-                if entry.due < until && entry.due - early <= now {
-                    due.renew.push(hold.cleanup().acquisition().clone());
-                    due.metrics.get_or_insert_with(|| hold.metrics().clone());
-                    let resend = until.min(now + resend_after(hold));
-                    self.move_to(id, resend, InFlight::Yes);
-                } else if entry.due <= now {
-                    // It was due at an end that a renewal has moved since.
-                    let in_flight = entry.in_flight;
-                    self.move_to(id, until, in_flight);
-                }
-            }
-        }
-    }
-
-    fn take_wait(&mut self, id: u64, wait: Arc<Wait>, now: Moment, due: &mut Due) {
-        let Some(entry) = self.entries.get(&id) else { return };
-        match entry.in_flight {
-            InFlight::No => {
-                wait.asked(now);
-                due.check.push(wait.cleanup().acquisition().clone());
-                self.move_to(id, wait.silence_ends().max(now + CHECK_GRID), InFlight::Yes);
-            }
-            InFlight::Yes | InFlight::YesAndWoken => {
-                self.move_to(id, Moment::NEVER, InFlight::Yes);
-                due.unanswered.push(wait);
-            }
-        }
     }
 
     /// Until when a renewal must be due to join one that is due now: `now`, if none is.
@@ -163,5 +116,48 @@ impl Schedule {
             }
         }
         horizon
+    }
+}
+
+impl Entry {
+    /// Adds what is due now to `due`, and returns when the entry is due next; `None` when the hold
+    /// has ended.
+    fn take_hold(
+        &self,
+        hold: &Arc<Hold>,
+        now: Moment,
+        due: &mut Due,
+    ) -> Option<(Moment, InFlight)> {
+        let until = hold.valid_until()?;
+        if now >= until {
+            due.expired.push((hold.clone(), until));
+            return None;
+        }
+        // A renewal in flight joins no other: it is sent again when its answer takes too long.
+        let early = match self.in_flight {
+            InFlight::No => join_window(hold),
+            InFlight::Yes | InFlight::YesAndWoken => Duration::ZERO,
+        };
+        if self.due < until && self.due - early <= now {
+            due.renew.push(hold.cleanup.acquisition.clone());
+            due.metrics.get_or_insert_with(|| hold.metrics.clone());
+            return Some((until.min(now + resend_after(hold)), InFlight::Yes));
+        }
+        // A renewal may have moved the end at which this entry was due.
+        Some((if self.due <= now { until } else { self.due }, self.in_flight))
+    }
+
+    /// Adds what is due now to `due`, and returns when the entry is due next.
+    fn take_wait(&self, wait: &Arc<Wait>, now: Moment, due: &mut Due) -> (Moment, InFlight) {
+        if self.due > now {
+            return (self.due, self.in_flight);
+        }
+        if self.in_flight == InFlight::No {
+            wait.asked(now);
+            due.check.push(wait.cleanup.acquisition.clone());
+            return (wait.silence_ends().max(now + CHECK_GRID), InFlight::Yes);
+        }
+        due.unanswered.push(wait.clone());
+        (Moment::NEVER, InFlight::Yes)
     }
 }

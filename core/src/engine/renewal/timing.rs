@@ -38,18 +38,18 @@ pub(crate) fn period(plan: RenewalPlan, ttl: Duration) -> Option<Duration> {
 
 /// How early a renewal of `hold` may be sent to join another.
 pub(super) fn join_window(hold: &Hold) -> Duration {
-    hold.period().map_or(Duration::ZERO, |period| period / JOIN_WINDOW)
+    hold.grant.period.map_or(Duration::ZERO, |period| period / JOIN_WINDOW)
 }
 
 /// How long to wait for the answer to a renewal before sending another.
 pub(super) fn resend_after(hold: &Hold) -> Duration {
-    hold.period().map_or(RETRY_UNTIMED, |period| period / RESEND_AFTER)
+    hold.grant.period.map_or(RETRY_UNTIMED, |period| period / RESEND_AFTER)
 }
 
 /// When to renew a hold whose last renewal, or attempt, was sent at `sent`: a period later, or at
 /// its end where nothing is renewed by time.
 pub(super) fn next_renewal(hold: &Hold, sent: Moment, now: Moment) -> Moment {
-    match hold.period() {
+    match hold.grant.period {
         None => hold.valid_until().unwrap_or(now),
         Some(period) => before_expiry(hold, sent + period, now),
     }
@@ -57,7 +57,7 @@ pub(super) fn next_renewal(hold: &Hold, sent: Moment, now: Moment) -> Moment {
 
 /// When to renew again after a renewal without a useful answer.
 pub(super) fn next_retry(hold: &Hold, now: Moment) -> Moment {
-    let pause = hold.period().map_or(RETRY_UNTIMED, |period| period / RETRY_AFTER);
+    let pause = hold.grant.period.map_or(RETRY_UNTIMED, |period| period / RETRY_AFTER);
     before_expiry(hold, now + pause, now)
 }
 
@@ -65,7 +65,7 @@ pub(super) fn next_retry(hold: &Hold, now: Moment) -> Moment {
 fn before_expiry(hold: &Hold, due: Moment, now: Moment) -> Moment {
     let until = hold.valid_until().unwrap_or(now);
     let left = until.duration_since(now);
-    if due < until || until == hold.limit() || left < MARGIN {
+    if due < until || until == hold.grant.limit.at || left < MARGIN {
         return due.min(until);
     }
     now + left / 2

@@ -5,8 +5,8 @@
 //! them, so a slow store delays no loss; an entry whose batch is in flight stays in the schedule at
 //! its deadline. A hold past its validity is lost here, without asking the store.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -40,12 +40,8 @@ impl RenewalWorker {
         self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn schedule(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock()
-    }
-
     fn insert(&self, id: u64, due: Moment, task: Task) -> bool {
-        let mut schedule = self.schedule();
+        let mut schedule = self.schedule.lock();
         if schedule.stopped {
             return false;
         }
@@ -70,16 +66,16 @@ impl RenewalWorker {
     /// Checks `wait` after `check_after`, and from then on as often as the backend asks for. `false`
     /// when the worker has stopped.
     pub(crate) fn watch(&self, wait: Arc<Wait>, check_after: Duration, now: Moment) -> bool {
-        self.insert(wait.cleanup().claim().id, next_check(check_after, now), Task::Wait(wait))
+        self.insert(wait.cleanup.claim().id, next_check(check_after, now), Task::Wait(wait))
     }
 
     pub(crate) fn remove(&self, id: u64) {
-        self.schedule().remove(id);
+        self.schedule.lock().remove(id);
     }
 
     /// Renews a held claim that was woken.
     fn renew_now(&self, id: u64) {
-        let mut schedule = self.schedule();
+        let mut schedule = self.schedule.lock();
         let Some(Entry { in_flight, task: Task::Hold(_), .. }) = schedule.get_mut(id) else {
             return;
         };
@@ -92,7 +88,7 @@ impl RenewalWorker {
 
     /// Ends every hold, dismisses every waiter, and accepts no more.
     pub(crate) fn stop(&self, now: Moment) {
-        let all = self.schedule().stop();
+        let all = self.schedule.lock().stop();
         for task in all {
             match task {
                 Task::Hold(hold) => {
@@ -104,7 +100,7 @@ impl RenewalWorker {
     }
 
     pub(crate) fn has_stopped(&self) -> bool {
-        self.schedule().stopped
+        self.schedule.lock().stopped
     }
 
     /// The task. It ends only with its runtime or by an abort; then every hold ends too, even if the
@@ -131,13 +127,13 @@ impl RenewalWorker {
         // on the sleep that follows, each such hold would wake the task again.
         let mut busy = false;
         loop {
-            // Claims that were woken together, as after a reconnect, are renewed in one batch.
+            // Claims that were woken together, for example after a reconnect, are renewed in one batch.
             while let Ok(id) = woken.try_recv() {
                 self.renew_now(id);
             }
             let now = store.clock().now();
             let at_latest = if busy { now + LINGER } else { Moment::NEVER };
-            let (due, next) = self.schedule().take_due(now, at_latest);
+            let (due, next) = self.schedule.lock().take_due(now, at_latest);
             self.carry_out(due, &store, now);
             tokio::select! {
                 biased;
@@ -153,7 +149,7 @@ impl RenewalWorker {
             hold.expire(until, now);
         }
         for wait in due.unanswered {
-            wait.cleanup().claim().wake();
+            wait.cleanup.claim().wake();
         }
         if !due.renew.is_empty() {
             let (worker, store) = (self.clone(), store.clone());
@@ -181,7 +177,7 @@ impl RenewalWorker {
     /// Handles the answer, received at `now`, to a renewal of a batch that was sent at `sent`.
     fn renewed(&self, id: u64, answer: Result<RenewOutcome>, sent: Moment, now: Moment) {
         let ended = {
-            let mut schedule = self.schedule();
+            let mut schedule = self.schedule.lock();
             let Some(entry) = schedule.get_mut(id) else { return };
             let Task::Hold(hold) = &entry.task else { return };
             let (in_flight, hold) = (entry.in_flight, hold.clone());
@@ -227,7 +223,7 @@ impl RenewalWorker {
     fn checked(&self, claim: &Claim, answer: Result<WaiterCheck>, now: Moment) {
         let mut must_attempt = matches!(answer, Ok(WaiterCheck::Attempt));
         {
-            let mut schedule = self.schedule();
+            let mut schedule = self.schedule.lock();
             if let Some(Entry { in_flight: InFlight::Yes, task: Task::Wait(wait), .. }) =
                 schedule.get_mut(claim.id)
             {

@@ -1,0 +1,126 @@
+//! Metric keys are built once per store and mode, but handles are looked up at each use, since a
+//! recorder may be installed after the store was connected. The lock's name is a label only with
+//! [`Settings::metrics_by_lock`](crate::Settings::metrics_by_lock).
+
+use std::time::Duration;
+
+use metrics::{Key, Label, Level, Metadata, Recorder, with_recorder};
+
+use super::Outcome;
+use crate::store::claim::Claim;
+use crate::types::error::LostReason;
+use crate::types::mode::Mode;
+
+static METADATA: Metadata<'static> = Metadata::new("fencelock", Level::INFO, Some(module_path!()));
+
+/// The metric keys of one client.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    store: Label,
+    by_lock: bool,
+    modes: [ModeKeys; 3],
+    renewal: Key,
+}
+
+#[derive(Debug)]
+struct ModeKeys {
+    wait: Key,
+    hold: Key,
+    held: Key,
+    waiting: Key,
+    outcomes: [Key; OUTCOMES.len()],
+    losses: [Key; LOSSES.len()],
+}
+
+/// The outcomes as labels, in the order of [`Outcome`].
+const OUTCOMES: [&str; 5] = ["granted", "busy", "timed_out", "failed", "cancelled"];
+
+/// All reasons, in their own order.
+const LOSSES: [LostReason; 4] =
+    [LostReason::Expired, LostReason::TakenAway, LostReason::HoldLimit, LostReason::Closed];
+
+impl Metrics {
+    pub(crate) fn new(store: &'static str, by_lock: bool) -> Metrics {
+        let store = Label::new("store", store);
+        let modes = ["exclusive", "shared", "permits"]
+            .map(|mode| ModeKeys::new(&[store.clone(), Label::new("mode", mode)]));
+        let renewal = Key::from_parts("fencelock_renewal_seconds", vec![store.clone()]);
+        Metrics { store, by_lock, modes, renewal }
+    }
+
+    pub(crate) fn granted(&self, claim: &Claim, waited: Duration) {
+        self.record(claim, |keys, recorder| {
+            let outcome = &keys.outcomes[Outcome::Granted as usize];
+            recorder.register_counter(outcome, &METADATA).increment(1);
+            recorder.register_histogram(&keys.wait, &METADATA).record(waited);
+            recorder.register_gauge(&keys.held, &METADATA).increment(1.0);
+        });
+    }
+
+    pub(crate) fn finished(&self, claim: &Claim, outcome: Outcome) {
+        self.record(claim, |keys, recorder| {
+            let outcome = &keys.outcomes[outcome as usize];
+            recorder.register_counter(outcome, &METADATA).increment(1);
+        });
+    }
+
+    pub(crate) fn waits(&self, claim: &Claim, change: f64) {
+        self.record(claim, |keys, recorder| {
+            recorder.register_gauge(&keys.waiting, &METADATA).increment(change);
+        });
+    }
+
+    pub(crate) fn ended(&self, claim: &Claim, held: Duration, lost: Option<LostReason>) {
+        self.record(claim, |keys, recorder| {
+            recorder.register_histogram(&keys.hold, &METADATA).record(held);
+            recorder.register_gauge(&keys.held, &METADATA).decrement(1.0);
+            if let Some(reason) = lost {
+                let loss = &keys.losses[reason as usize];
+                recorder.register_counter(loss, &METADATA).increment(1);
+            }
+        });
+    }
+
+    pub(crate) fn renewed(&self, took: Duration) {
+        with_recorder(|recorder| {
+            recorder.register_histogram(&self.renewal, &METADATA).record(took);
+        });
+    }
+
+    /// Calls `record` with the keys for a claim: the shared ones, or its own where the name is a
+    /// label.
+    fn record(&self, claim: &Claim, record: impl FnOnce(&ModeKeys, &dyn Recorder)) {
+        let mode = claim.mode();
+        if self.by_lock {
+            let lock = Label::new("lock", claim.name().as_str().to_owned());
+            let keys =
+                ModeKeys::new(&[self.store.clone(), Label::new("mode", mode.as_str()), lock]);
+            return with_recorder(|recorder| record(&keys, recorder));
+        }
+        let at = match mode {
+            Mode::Exclusive => 0,
+            Mode::Shared => 1,
+            Mode::Permits(_) => 2,
+        };
+        with_recorder(|recorder| record(&self.modes[at], recorder));
+    }
+}
+
+impl ModeKeys {
+    fn new(labels: &[Label]) -> ModeKeys {
+        let key = |name: &'static str| Key::from_parts(name, labels.to_vec());
+        let with = |name: &'static str, label: &'static str, value: &'static str| {
+            let labels = [labels, &[Label::new(label, value)]].concat();
+            Key::from_parts(name, labels)
+        };
+        ModeKeys {
+            wait: key("fencelock_wait_seconds"),
+            hold: key("fencelock_hold_seconds"),
+            held: key("fencelock_held"),
+            waiting: key("fencelock_waiting"),
+            outcomes: OUTCOMES
+                .map(|outcome| with("fencelock_acquisitions_total", "outcome", outcome)),
+            losses: LOSSES.map(|reason| with("fencelock_lost_total", "reason", reason.as_str())),
+        }
+    }
+}
