@@ -14,7 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 
-use super::dial::{Address, Dialled};
+use super::dial::Dialled;
 use super::host::HostPort;
 use super::login::Login;
 use super::options::ConnectOptions;
@@ -34,6 +34,10 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    pub(crate) fn any_of(nodes: Vec<HostPort>) -> Target {
+        Target::Any(Arc::new(Mutex::new(nodes)))
+    }
+
     /// Opens a connection to the target.
     pub(crate) async fn connect(
         &self,
@@ -41,12 +45,12 @@ impl Target {
         config: &AsyncConnectionConfig,
     ) -> Result<Dialled> {
         match self {
-            Target::To(host) => options.dial(&address(host), config).await,
-            Target::Socket(path) => options.dial(&Address::Unix(path.clone()), config).await,
+            Target::To(host) => options.dial(host, config).await,
+            Target::Socket(path) => options.dial_socket(path, config).await,
             Target::Any(hosts) => {
                 let hosts = hosts.lock().clone();
                 first_of(&hosts, "missing host", |host| async move {
-                    let mut dialled = options.dial(&address(host), config).await?;
+                    let mut dialled = options.dial(host, config).await?;
                     require_data(&mut dialled.connection).await?;
                     Ok(dialled)
                 })
@@ -54,16 +58,12 @@ impl Target {
             }
             Target::Sentinels { sentinels, service, login } => {
                 let master = ask_sentinels(sentinels, service, login, options).await?;
-                let mut dialled = options.dial(&address(&master), config).await?;
+                let mut dialled = options.dial(&master, config).await?;
                 require_master(&mut dialled.connection).await?;
                 Ok(dialled)
             }
         }
     }
-}
-
-fn address(host: &HostPort) -> Address {
-    Address::Tcp(host.clone())
 }
 
 /// The hosts from a random start: spreads the load of many clients, and does not try a dead host
@@ -87,13 +87,9 @@ async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
     let mut hosts = in_any_order(hosts);
     let mut asked = FuturesUnordered::new();
     loop {
-        let is_last = match hosts.next() {
-            Some(host) => {
-                asked.push(ask(host));
-                false
-            }
-            None => true,
-        };
+        let next = hosts.next();
+        let is_last = next.is_none();
+        asked.extend(next.map(&ask));
         tokio::select! {
             answer = asked.next() => match answer {
                 Some(Ok(answer)) => return Ok(answer),
@@ -122,7 +118,7 @@ async fn ask_sentinels(
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(options.timeouts.answer));
     let (asking, config) = (&asking, &config);
     first_of(sentinels, "no sentinel is named", |sentinel| async move {
-        let mut dialled = asking.dial(&address(sentinel), config).await?;
+        let mut dialled = asking.dial(sentinel, config).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(service);
         match command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await {
