@@ -46,7 +46,7 @@ impl Leftovers {
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(PAGE);
-            let page = connection.send(&scan).await?.map_err(|error| explain(&error))?;
+            let page = connection.send(&scan).await?.map_err(explain)?;
             let (next, keys) = read_page(page).ok_or_else(|| protocol_error("SCAN"))?;
             found += delete(connection, keys.iter().filter(|key| self.contain(key))).await?;
             cursor = next;
@@ -69,7 +69,7 @@ async fn delete<'a>(
     }
     if !deletes.is_empty() {
         for answer in connection.send_all(&deletes).await? {
-            answer.extract_error().map_err(|error| explain(&error))?;
+            answer.extract_error().map_err(explain)?;
         }
     }
     Ok(deletes.len())
