@@ -60,7 +60,10 @@ fn fallen_clock(bench: &mut Bench) -> Verdict {
 }
 
 fn too_large(bench: &mut Bench) -> Verdict {
-    for text in ["9007199254740991", "9007199254740992", "1e300", "nan"] {
+    let now = bench.state(&keys())?.now_us.to_string();
+    // As a text it is between the tokens of this quarter of an hour.
+    let longer = format!("{}0000000000", &now[..8]);
+    for text in ["9007199254740991", "9007199254740992", "1e300", "nan", &longer] {
         bench.call(&["FLUSHALL"]);
         refuses_text(bench, text)?;
     }
@@ -77,6 +80,8 @@ fn refuses_text(bench: &mut Bench, text: &str) -> Verdict {
         let answer = bench.op(Op::Queue, &keys(), &claim);
         let told = answer.error().is_some_and(|error| error.contains("fencelock: "));
         ensure(told, || format!("{text}: {answer:?}"))?;
+        let left = bench.call(&["EXISTS", &keys().lock]);
+        equal("the refused lock", &left, &Value::Int(0))?;
         bench.op(Op::Release, &keys(), &claim);
         let left = bench.call(&["EXISTS", &keys().lock]);
         equal("the lock", &left, &Value::Int(0))?;
