@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fencelock_core::config::{current_runtime, invalid, start_clock};
 use fencelock_core::url::StoreUrl;
-use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
+use fencelock_core::{Error, Locks, Result, Settings};
 use tokio::runtime::Handle;
 
 use crate::claim::backend::FileBackend;
@@ -65,7 +66,6 @@ impl FileStore {
     }
 
     pub(crate) fn from_url(url: &StoreUrl) -> Result<FileStore> {
-        let invalid = |message: &str| Error::new(ErrorKind::InvalidArgument, message);
         if !url.authority().is_empty() || url.user().is_some() || url.password().is_some() {
             return Err(invalid(
                 "a file store is on this machine and its URL names no host; an absolute directory \
@@ -86,21 +86,15 @@ impl FileStore {
     /// Connects, on the current runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::Refused`] when the directory cannot carry locks: it is on a network file
-    /// system, its owner or its permissions are wrong, or it cannot be created.
-    /// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
+    /// [`Refused`](fencelock_core::ErrorKind::Refused) when the directory cannot carry locks: it is
+    /// on a network file system, its owner or its permissions are wrong, or it cannot be created.
+    /// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) outside a tokio runtime.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
-        let runtime = Handle::try_current().map_err(|cause| {
-            let message = "a store must be connected inside a tokio runtime";
-            Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
-        })?;
-        let clock = BootClock::start().map_err(|error| {
-            let message = "no file descriptor is free for the store's timer (ulimit -n)";
-            Error::new(ErrorKind::Unreachable, message).caused_by(error)
-        })?;
+        let runtime = current_runtime()?;
+        let clock = start_clock()?;
         let (context, wake_pipe) = run_detached(move || self.open(&runtime)).await??;
         let shown = format!("file://{}", context.directory.path().display());
         let store = Arc::new(Store::new(context, wake_pipe, clock));

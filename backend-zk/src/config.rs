@@ -1,20 +1,18 @@
 //! The configuration of a store: servers, root, session, login and certificates; and connecting.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::config::{current_runtime, invalid, start_clock};
 use fencelock_core::sync::Mutex;
 use fencelock_core::url::{Params, StoreUrl};
-use fencelock_core::{BootClock, Error, ErrorKind, Guard, Locks, Result, Settings};
-use tokio::runtime::Handle;
+use fencelock_core::{Guard, Locks, Result, Settings};
 use zookeeper_client::{Acls, Client};
 
 use crate::backend::ZkBackend;
 use crate::connection::access::Access;
 use crate::connection::login::Login;
 use crate::connection::tls::Tls;
-use crate::error::invalid;
 use crate::nodes::held_node;
 use crate::queue::path;
 use crate::sessions::pool::Pool;
@@ -123,7 +121,7 @@ impl ZkStore {
     /// Parses a URL of the scheme [`SCHEME`](crate::SCHEME), and the settings common to all stores.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for an invalid one.
+    /// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for an invalid one.
     pub fn from_url(url: &StoreUrl) -> Result<(ZkStore, Settings)> {
         let params = url.params(&PARAMETERS)?;
         if url.user().is_some() || url.password().is_some() {
@@ -154,18 +152,17 @@ impl ZkStore {
     /// Connects, on the current runtime.
     ///
     /// # Errors
-    /// - [`ErrorKind::Unreachable`]: no server answers, or none that is writable.
-    /// - [`ErrorKind::Refused`]: the servers refuse the login, or the creation of the root.
-    /// - [`ErrorKind::InvalidArgument`]: outside a tokio runtime, an invalid root or session timeout, or
-    ///   a certificate that cannot be read.
+    /// - [`Unreachable`](fencelock_core::ErrorKind::Unreachable): no server answers, or none that
+    ///   is writable.
+    /// - [`Refused`](fencelock_core::ErrorKind::Refused): the servers refuse the login, or the
+    ///   creation of the root.
+    /// - [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument): outside a tokio runtime,
+    ///   an invalid root or session timeout, or a certificate that cannot be read.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
-        let runtime = Handle::try_current().map_err(|cause| {
-            invalid("a store is connected inside a tokio runtime; there is none here")
-                .caused_by(cause)
-        })?;
+        let runtime = current_runtime()?;
         self.check()?;
         let mut connector = Client::connector();
         if let Some(login) = &self.login {
@@ -174,10 +171,7 @@ impl ZkStore {
         if let Some(tls) = &self.tls {
             connector = tls.put_into(connector)?;
         }
-        let clock = BootClock::start().map_err(|error| {
-            let message = "no file descriptor is free for the store's timer";
-            Error::new(ErrorKind::Unreachable, message).caused_by(error)
-        })?;
+        let clock = start_clock()?;
         let rights = match &self.login {
             Some(_) => self.rights.unwrap_or(Rights::Creator),
             None => self.rights.unwrap_or(Rights::Open),
@@ -225,9 +219,10 @@ impl ZkStore {
     /// `client` must see the whole tree, without a chroot, and may use any session.
     ///
     /// # Errors
-    /// - [`ErrorKind::Lost`]: the lock is no longer held.
-    /// - [`ErrorKind::Unreachable`], [`ErrorKind::Refused`]: as the servers answer. This method sets no
-    ///   bound of its own for its requests, one for each child of the lock and two more.
+    /// - [`Lost`](fencelock_core::ErrorKind::Lost): the lock is no longer held.
+    /// - [`Unreachable`](fencelock_core::ErrorKind::Unreachable),
+    ///   [`Refused`](fencelock_core::ErrorKind::Refused): as the servers answer. This method sets
+    ///   no bound of its own for its requests, one for each child of the lock and two more.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -285,13 +280,7 @@ fn hosts_of(url: &StoreUrl) -> Result<Vec<(String, u16)>> {
 }
 
 fn tls_of(params: Params<'_>) -> Result<Option<Tls>> {
-    let file = |name| params.text(name).map(PathBuf::from);
-    let own = match (file("tls_cert"), file("tls_key")) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => return Err(invalid("tls_cert and tls_key must be given together")),
-    };
-    match (file("tls_ca"), own) {
+    match (params.text("tls_ca"), params.both("tls_cert", "tls_key")?) {
         (None, None) => Ok(None),
         (None, Some(_)) => Err(invalid(
             "tls_cert and tls_key need tls_ca, the authority that signed the servers' certificates",
@@ -323,6 +312,8 @@ fn check_root(root: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use fencelock_core::ErrorKind;
+
     use super::*;
 
     fn parse(url: &str) -> Result<ZkStore> {

@@ -177,11 +177,6 @@ pub(crate) fn unsettled() -> Error {
     Error::new(ErrorKind::Unreachable, "the lock's nodes changed each time they were listed")
 }
 
-/// An argument or parameter that is not valid.
-pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

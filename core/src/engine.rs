@@ -1,7 +1,6 @@
 //! The engine: acquiring, waiting, renewing, releasing and cleaning up, once for every store.
 
 pub(crate) mod acquire;
-pub(crate) mod backoff;
 pub(crate) mod cleanup;
 pub(crate) mod client;
 pub(crate) mod connection;

@@ -5,11 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::engine::backoff::Backoff;
+use crate::config::current_runtime;
 use crate::engine::cleanup::Reaper;
 use crate::engine::client::{ClientInner, silent};
 use crate::engine::connection::{Bound, Connection, not_connected};
@@ -21,6 +20,7 @@ use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutc
 use crate::store::erased::{self, ErasedStore};
 use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
 use crate::store::scratch::Scratch;
+use crate::time::backoff::Backoff;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::mode::{Mode, Permits};
@@ -72,11 +72,7 @@ impl Locks {
         redacted_url: &str,
         settings: Settings,
     ) -> Result<Locks> {
-        let runtime = Handle::try_current().map_err(|cause| {
-            let message = "a store is connected inside a tokio runtime, which carries its \
-                           renewals; there is none here";
-            Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
-        })?;
+        let runtime = current_runtime()?;
         let worker = Arc::new(RenewalWorker::default());
         let (woken, ringing) = tokio::sync::mpsc::unbounded_channel();
         let closing = CancellationToken::new();
@@ -209,7 +205,7 @@ impl Locks {
                     Err(error) if error.is_retryable() => last_error = Some(error),
                     cleared => return cleared,
                 }
-                let pause = backoff.next(&client.settings.label, 0);
+                let pause = backoff.next(client.settings.seed());
                 client.store.clock().sleep_until(client.now() + pause).await;
             }
         };

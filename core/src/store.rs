@@ -7,4 +7,5 @@ pub(crate) mod erased;
 mod grouping;
 pub(crate) mod panics;
 pub(crate) mod profile;
+pub(crate) mod registry;
 pub(crate) mod scratch;

@@ -223,7 +223,7 @@ impl Shared {
                 (claim_state.pipe, claim_state.ticket) = (Some(pipe), Some(entry.ticket));
                 claim_state.page = Some(guard.files()?.page().clone());
             }
-            self.store.wake_pipe.registry().add(self.key(entry.ticket), &self.claim);
+            self.store.wake_pipe.registry().insert(self.key(entry.ticket), &self.claim);
         }
         if token.is_some() {
             self.claim_state().held = Some(entry);
@@ -242,7 +242,7 @@ impl Shared {
             let blocker = guard.queue().entries[index];
             // It lives as long as this process, and notifies its watchers when it is removed.
             let own = blocker.wake_pipe == self.store.wake_pipe.number()
-                && self.store.wake_pipe.registry().contains(self.key(blocker.ticket));
+                && self.store.wake_pipe.registry().contains(&self.key(blocker.ticket));
             if own {
                 continue;
             }
@@ -272,7 +272,7 @@ impl Shared {
         // The files close after the mutex is unlocked.
         let cleared = std::mem::take(&mut *self.claim_state());
         if let Some(ticket) = cleared.ticket {
-            self.store.wake_pipe.registry().remove(self.key(ticket));
+            self.store.wake_pipe.registry().remove(&self.key(ticket));
         }
     }
 

@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{Label, Result};
+use fencelock_core::{ClaimRegistry, Label, Result};
 use rustix::fs::{FileType, Mode, OFlags, openat};
 use rustix::io::{self, Errno};
 use tokio::io::Interest;
@@ -24,7 +24,7 @@ use crate::storage::labels::{LABEL_LEN, read_label, write_label};
 use crate::storage::named_pipe;
 use crate::wake::owned_pipe;
 use crate::wake::owned_pipe::OwnedPipe;
-use crate::wake::registry::{ClaimKey, ClaimRegistry};
+use crate::wake::registry::ClaimKey;
 
 /// The directory of the wake pipes. It begins with a dot, unlike the directory of a lock.
 const WAKE_PIPES: &str = ".doors";
@@ -36,7 +36,7 @@ const LABELS: &str = "labels";
 pub(crate) struct WakePipe {
     number: u16,
     dir: Arc<OwnedFd>,
-    registry: Arc<ClaimRegistry>,
+    registry: Arc<ClaimRegistry<ClaimKey>>,
     /// When it was taken, like [`Entry::since`](crate::queue::entry::Entry::since).
     taken: u32,
     /// The label recorded for this pipe, once a claim had one.
@@ -71,7 +71,7 @@ impl WakePipe {
     /// Wakes the claim `claim_key` through wake pipe `number`, if that process lives.
     pub(crate) fn wake(&self, number: u16, claim_key: ClaimKey) {
         if number == self.number {
-            self.registry.wake(claim_key);
+            self.registry.wake(&claim_key);
             return;
         }
         if number == NO_WAKE_PIPE {
@@ -90,7 +90,7 @@ impl WakePipe {
         }
     }
 
-    pub(crate) fn registry(&self) -> &ClaimRegistry {
+    pub(crate) fn registry(&self) -> &ClaimRegistry<ClaimKey> {
         &self.registry
     }
 
@@ -163,7 +163,7 @@ fn record_at(number: u16) -> u64 {
 const TAKEN: u64 = size_of::<u32>() as u64;
 
 /// Delivers every wake-up, as long as the runtime lives.
-async fn dispatch(pipe: AsyncFd<OwnedPipe>, registry: Arc<ClaimRegistry>) {
+async fn dispatch(pipe: AsyncFd<OwnedPipe>, registry: Arc<ClaimRegistry<ClaimKey>>) {
     let mut keys = [0; 4096];
     while let Ok(mut ready) = pipe.readable().await {
         match io::read(pipe.get_ref(), &mut keys) {
@@ -172,7 +172,7 @@ async fn dispatch(pipe: AsyncFd<OwnedPipe>, registry: Arc<ClaimRegistry>) {
             Ok(read) => {
                 for key in keys[..read].chunks_exact(size_of::<ClaimKey>()) {
                     let key = std::array::from_fn(|at| key[at]);
-                    registry.wake(ClaimKey::from_le_bytes(key));
+                    registry.wake(&ClaimKey::from_le_bytes(key));
                 }
             }
             Err(Errno::INTR) => {}

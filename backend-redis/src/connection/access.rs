@@ -6,8 +6,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::Result;
+use fencelock_core::config::invalid;
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
-use fencelock_core::{Error, ErrorKind, Result};
 
 use super::host::HostPort;
 use super::login::{Credentials, Login};
@@ -150,10 +151,6 @@ fn is_secure(scheme: &str) -> bool {
     scheme.starts_with("rediss") || scheme.starts_with("valkeys")
 }
 
-pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
-}
-
 pub(crate) fn hosts<'a>(list: impl IntoIterator<Item = (&'a str, u16)>) -> Vec<HostPort> {
     list.into_iter().map(|(name, port)| HostPort { name: name.to_owned(), port }).collect()
 }
@@ -228,10 +225,8 @@ fn tls_of(is_tls: bool, params: Params<'_>) -> Result<Option<Tls>> {
     if let Some(name) = name {
         tls = tls.server_name(name);
     }
-    match (cert, key) {
-        (Some(cert), Some(key)) => tls = tls.certificate(cert, key),
-        (None, None) => {}
-        _ => return Err(invalid("tls_cert and tls_key are given together or not at all")),
+    if let Some((cert, key)) = params.both("tls_cert", "tls_key")? {
+        tls = tls.certificate(cert, key);
     }
     Ok(Some(tls))
 }

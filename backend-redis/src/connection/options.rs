@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_core::Result;
+use fencelock_core::config::current_runtime;
 use tokio::runtime::Handle;
 
 use super::access::{Access, AddressMap, Timeouts};
@@ -24,10 +25,7 @@ pub(crate) struct ConnectOptions {
 impl ConnectOptions {
     /// Options for the current runtime. All errors are final.
     pub(crate) fn new(access: Access) -> Result<Arc<ConnectOptions>> {
-        let runtime = Handle::try_current().map_err(|cause| {
-            let message = "a store is connected inside a tokio runtime; there is none here";
-            Error::new(ErrorKind::InvalidArgument, message).caused_by(cause)
-        })?;
+        let runtime = current_runtime()?;
         let Access { login, database, tls, timeouts, addresses } = access;
         timeouts.check()?;
         login.warn();

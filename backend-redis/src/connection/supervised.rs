@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_core::{Backoff, Error, ErrorKind, Result};
 use futures_util::poll;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
@@ -300,9 +300,9 @@ async fn supervise(
     subscription: Subscription,
     state: Arc<watch::Sender<ConnectionState>>,
 ) {
-    const SHORTEST: Duration = Duration::from_millis(10);
     const LONGEST: Duration = Duration::from_secs(1);
-    let mut pause = SHORTEST;
+    let start = || Backoff::new(Duration::from_millis(10), LONGEST);
+    let (mut backoff, seed) = (start(), rand::random::<u64>());
     let mut was_up = false;
     loop {
         let started = Instant::now();
@@ -319,7 +319,7 @@ async fn supervise(
                 set(&state, ConnectionState::Down(error));
                 // No pause only after a connection that lasted: others may break again at once.
                 if started.elapsed() > LONGEST {
-                    pause = SHORTEST;
+                    backoff = start();
                     continue;
                 }
             }
@@ -331,8 +331,7 @@ async fn supervise(
                 set(&state, ConnectionState::Down(error));
             }
         }
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-        pause = (pause * 2).min(LONGEST);
+        tokio::time::sleep(backoff.next(seed)).await;
     }
 }
 

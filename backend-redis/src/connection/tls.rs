@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use fencelock_core::{Error, ErrorKind};
-
 /// How a server proves its identity, and the client its own.
 ///
 /// Default: the certificates that the system trusts. The check of the server's name cannot be
@@ -39,10 +37,6 @@ impl Tls {
     }
 }
 
-fn invalid(message: String) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
-}
-
 #[cfg(feature = "tls")]
 pub(crate) use secured::Secured;
 
@@ -52,6 +46,7 @@ mod secured {
     use std::path::Path;
     use std::sync::Arc;
 
+    use fencelock_core::config::{invalid, read_certificate_file};
     use fencelock_core::{Error, ErrorKind, Result};
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -60,7 +55,7 @@ mod secured {
     use tokio_rustls::TlsConnector;
     use tokio_rustls::client::TlsStream;
 
-    use super::{Tls, invalid};
+    use super::Tls;
     use crate::connection::HostPort;
 
     /// [`Tls`] with its files read.
@@ -92,7 +87,7 @@ mod secured {
             let config = match &self.own {
                 None => config.with_no_client_auth(),
                 Some((file, key)) => {
-                    let key_pem = PrivateKeyDer::from_pem_slice(&read(key)?);
+                    let key_pem = PrivateKeyDer::from_pem_slice(&read_certificate_file(key)?);
                     let key = key_pem.map_err(|cause| {
                         wrong(&format!("{} holds no private key", key.display()), cause)
                     })?;
@@ -162,7 +157,7 @@ mod secured {
     }
 
     fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-        let text = read(file)?;
+        let text = read_certificate_file(file)?;
         let read = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
         match read {
             Ok(read) if read.is_empty() => {
@@ -171,12 +166,6 @@ mod secured {
             Ok(read) => Ok(read),
             Err(cause) => Err(wrong(&format!("{} holds no certificate", file.display()), cause)),
         }
-    }
-
-    fn read(file: &Path) -> Result<Vec<u8>> {
-        std::fs::read(file).map_err(|cause| {
-            wrong(&format!("cannot read the certificate file {}", file.display()), cause)
-        })
     }
 
     fn wrong(what: &str, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -194,7 +183,7 @@ impl Tls {
     pub(crate) fn load(self) -> fencelock_core::Result<Secured> {
         let message = "this program was built without the feature tls of fencelock-redis, which \
                        rediss:// needs";
-        Err(invalid(message.to_owned()))
+        Err(fencelock_core::config::invalid(message))
     }
 }
 

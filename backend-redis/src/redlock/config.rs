@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::config::{invalid, start_clock};
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 use fencelock_core::{
     ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan, Result, Settings,
@@ -19,11 +20,10 @@ use super::node_set::NodeSet;
 use super::rules::incarnation::Deployment;
 use super::rules::token::MAX_NODES;
 use crate::connection::Tls;
-use crate::connection::access::{self, Access, PORT, database_in, hosts, hosts_of, invalid};
+use crate::connection::access::{self, Access, PORT, database_in, hosts, hosts_of};
 use crate::connection::{ConnectOptions, HostPort};
 use crate::connection::{Credentials, Login};
 use crate::protocol::identity::ClientId;
-use crate::single::config::start_clock;
 
 /// Upper bound of every configured duration (one week); keeps arithmetic from overflowing.
 const MAX_DURATION: Duration = Duration::from_secs(7 * 86_400);

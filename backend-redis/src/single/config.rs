@@ -4,14 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::config::{invalid, start_clock};
 use fencelock_core::url::StoreUrl;
-use fencelock_core::{BootClock, Error, ErrorKind, Locks, Result, Settings};
+use fencelock_core::{Locks, Result, Settings};
 
 use super::notifications::Notifications;
 use super::store::Store;
-use crate::connection::access::{
-    self, Access, AddressMap, PORT, database_in, hosts, hosts_of, invalid,
-};
+use crate::connection::access::{self, Access, AddressMap, PORT, database_in, hosts, hosts_of};
 use crate::connection::{ConnectOptions, Credentials, HostPort, Login, Subscription, Target, Tls};
 use crate::protocol::identity::ClientId;
 use crate::server::server_info::ServerInfo;
@@ -212,11 +211,12 @@ impl RedisStore {
     /// Connects, on the current runtime.
     ///
     /// # Errors
-    /// - [`ErrorKind::Unreachable`]: no server answers.
-    /// - [`ErrorKind::Refused`]: the server refuses the login, or is not suitable for locks: a
-    ///   replica, a sentinel, a cluster's node without `redis-cluster://`, or older than 6.2.
-    /// - [`ErrorKind::InvalidArgument`]: called outside a tokio runtime, or an unreadable
-    ///   certificate.
+    /// - [`Unreachable`](fencelock_core::ErrorKind::Unreachable): no server answers.
+    /// - [`Refused`](fencelock_core::ErrorKind::Refused): the server refuses the login, or is not
+    ///   suitable for locks: a replica, a sentinel, a cluster's node without `redis-cluster://`, or
+    ///   older than 6.2.
+    /// - [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument): called outside a tokio
+    ///   runtime, or an unreadable certificate.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -261,13 +261,6 @@ impl RedisStore {
     }
 }
 
-pub(crate) fn start_clock() -> Result<BootClock> {
-    BootClock::start().map_err(|error| {
-        let message = "no file descriptor is free for the store's timer";
-        Error::new(ErrorKind::Unreachable, message).caused_by(error)
-    })
-}
-
 /// The part of a scheme after `redis`, `rediss`, `valkey` or `valkeys`.
 fn kind_of(scheme: &str) -> &str {
     let end = scheme.strip_prefix("redis").or_else(|| scheme.strip_prefix("valkey"));
@@ -310,6 +303,8 @@ fn sentinel_of(url: &StoreUrl) -> Result<(Target, Option<u16>)> {
 
 #[cfg(test)]
 mod tests {
+    use fencelock_core::ErrorKind;
+
     use super::*;
 
     fn store(url: &str) -> Result<RedisStore> {

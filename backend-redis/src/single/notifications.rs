@@ -1,11 +1,9 @@
 //! Routes the server's pushes to the live claims of this client.
 
-use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use fencelock_core::sync::Mutex;
-use fencelock_core::{Claim, Result};
+use fencelock_core::{Claim, ClaimRegistry, Result};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
@@ -17,36 +15,28 @@ use crate::connection::PushHandler;
 /// A claim is registered before its first attempt is sent, since a push can overtake the reply.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    claims: Mutex<HashMap<Uuid, Weak<Claim>>>,
+    claims: ClaimRegistry<Uuid>,
     /// The first waiters for locks that clients of other libraries hold, by the lock's key.
-    watchers: Mutex<HashMap<String, Weak<Claim>>>,
+    watchers: ClaimRegistry<String>,
 }
 
 impl Notifications {
-    fn claims(&self) -> MutexGuard<'_, HashMap<Uuid, Weak<Claim>>> {
-        self.claims.lock()
-    }
-
     pub(crate) fn register(&self, claim: &Arc<Claim>) {
-        self.claims().insert(claim.owner().reveal(), Arc::downgrade(claim));
+        self.claims.insert(claim.owner().reveal(), claim);
     }
 
     pub(crate) fn unregister(&self, claim: &Claim) {
-        forget(&mut self.claims(), claim);
+        self.claims.remove(&claim.owner().reveal());
     }
 
     /// Whether the claim of `owner` is live; then core releases it.
     pub(crate) fn is_registered(&self, owner: Uuid) -> bool {
-        self.claims().contains_key(&owner)
+        self.claims.contains(&owner)
     }
 
     /// From now on `claim` is woken when the server pushes a change of `key`.
     pub(crate) fn watch(&self, key: &str, claim: &Arc<Claim>) {
-        let mut watchers = self.watchers.lock();
-        if watchers.len() == watchers.capacity() {
-            watchers.retain(|_, watcher| watcher.strong_count() > 0);
-        }
-        watchers.insert(key.to_owned(), Arc::downgrade(claim));
+        self.watchers.insert(key.to_owned(), claim);
     }
 }
 
@@ -68,40 +58,20 @@ impl PushHandler for Notifications {
     fn on_message(&self, message: &[u8]) {
         let owner = message.split(|byte| *byte == b' ').next().unwrap_or_default();
         let Ok(owner) = Uuid::try_parse_ascii(owner) else { return };
-        let claim = self.claims().get(&owner).and_then(Weak::upgrade);
-        if let Some(claim) = claim {
-            // If the claim has ended, core is releasing it.
-            claim.wake();
-        }
+        self.claims.wake(&owner);
     }
 
     /// Each watch is notified once.
     fn on_invalidate(&self, key: &Value) {
         let Value::BulkString(key) = key else { return };
         let Ok(key) = std::str::from_utf8(key) else { return };
-        let watcher = {
-            let mut watchers = self.watchers.lock();
-            watchers.remove(key)
-        };
-        if let Some(claim) = watcher.and_then(|watcher| watcher.upgrade()) {
+        if let Some(claim) = self.watchers.remove(key) {
             claim.wake();
         }
     }
 
     /// Wakes all claims: hand-offs may be lost, and places in queues, too.
     fn on_gap(&self) {
-        let claims: Vec<_> = self.claims().values().filter_map(Weak::upgrade).collect();
-        for claim in claims {
-            claim.wake();
-        }
-    }
-}
-
-/// Removes a claim from a map by owner.
-pub(crate) fn forget<T>(claims: &mut HashMap<Uuid, T>, claim: &Claim) {
-    claims.remove(&claim.owner().reveal());
-    // Gives memory back after a burst.
-    if claims.capacity() > 4096 && claims.len() < claims.capacity() / 8 {
-        claims.shrink_to_fit();
+        self.claims.wake_all();
     }
 }

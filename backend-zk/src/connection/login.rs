@@ -3,11 +3,10 @@
 use std::fmt;
 
 use fencelock_core::Result;
+use fencelock_core::config::invalid;
 use zookeeper_client::Connector;
 #[cfg(feature = "sasl")]
 use zookeeper_client::SaslOptions;
-
-use crate::error::invalid;
 
 /// The SASL scheme in a URL.
 const SASL: &str = "sasl-digest-md5";

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use fencelock_core::Result;
+use fencelock_core::config::invalid;
 use zookeeper_client::Connector;
-
-use crate::error::invalid;
 
 /// The certificates of an encrypted connection: the servers' authority, and the client's own.
 ///
@@ -36,6 +35,7 @@ impl Tls {
 impl Tls {
     /// Reads the files into `connector`.
     pub(crate) fn put_into(&self, connector: Connector) -> Result<Connector> {
+        use fencelock_core::config::read_certificate_file;
         use zookeeper_client::TlsOptions;
         // With two providers in a program rustls chooses neither by itself, and panics.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
@@ -45,6 +45,9 @@ impl Tls {
         let unusable = |file: &Path, cause| {
             let message = format!("{} contains no usable certificate", file.display());
             invalid(message).caused_by(cause)
+        };
+        let read = |file: &Path| -> Result<String> {
+            Ok(String::from_utf8_lossy(&read_certificate_file(file)?).into_owned())
         };
         let mut options = TlsOptions::new()
             .with_pem_ca(&read(&self.authority)?)
@@ -56,13 +59,6 @@ impl Tls {
         }
         Ok(connector.with_tls(options))
     }
-}
-
-#[cfg(feature = "tls")]
-fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).map_err(|cause| {
-        invalid(format!("cannot read the certificate file {}", file.display())).caused_by(cause)
-    })
 }
 
 #[cfg(not(feature = "tls"))]

@@ -12,8 +12,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, Weak};
 
-use fencelock_core::Claim;
 use fencelock_core::sync::Mutex;
+use fencelock_core::{Claim, shrink_after_burst};
 
 /// Bytes of paths in one session. The transport's limit is 128 KiB; the rest is for watches that are
 /// not wanted any more, while their tasks have not ended yet.
@@ -160,10 +160,7 @@ impl Drop for Reservation {
         let mut state = self.budget.state();
         state.reserved -= self.own + predecessor;
         state.claims.remove(&self.number);
-        // Give memory back after a burst.
-        if state.claims.capacity() > 4096 && state.claims.len() < state.claims.capacity() / 8 {
-            state.claims.shrink_to_fit();
-        }
+        shrink_after_burst(&mut state.claims);
     }
 }
 

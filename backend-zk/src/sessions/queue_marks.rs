@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, Weak};
 
+use fencelock_core::shrink_after_burst;
 use fencelock_core::sync::Mutex;
 
 /// The marks of a session's nodes that wait, or have waited, by their paths.
@@ -36,10 +37,7 @@ impl QueueMarks {
     pub(crate) fn remove(&self, path: &str) {
         let mut marks = self.by_path();
         marks.remove(path);
-        // Give memory back after a burst.
-        if marks.capacity() > 4096 && marks.len() < marks.capacity() / 8 {
-            marks.shrink_to_fit();
-        }
+        shrink_after_burst(&mut marks);
     }
 }
 

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
-use crate::engine::backoff::Backoff;
 use crate::engine::cleanup::CleanupGuard;
 use crate::engine::client::{ClientInner, closed, silent};
 use crate::engine::hold::{Grant, Hold, Limit};
@@ -25,6 +24,7 @@ use crate::engine::wait::{LastAnswer, Wait};
 use crate::store::claim::{AcquireRequest, Claim, IfBusy, LockKind};
 use crate::store::distributed_lock::{AttemptOutcome, Residue};
 use crate::store::profile::Liveness;
+use crate::time::backoff::Backoff;
 use crate::time::moment::{Moment, lease_end};
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::types::mode::Mode;
@@ -194,7 +194,7 @@ impl<'a> AcquireLoop<'a> {
                 Err(error) if error.is_retryable() => {
                     self.wait.failed(error);
                     let claim = self.cleanup.claim();
-                    self.back_off(backoff.next(claim.label(), claim.id())).await?;
+                    self.back_off(backoff.next(claim.seed())).await?;
                 }
                 Err(error) => return Err(error),
             }

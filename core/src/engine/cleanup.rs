@@ -12,7 +12,6 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::engine::backoff::Backoff;
 use crate::engine::telemetry;
 use crate::store::claim::Claim;
 use crate::store::distributed_lock::ReleaseOutcome;
@@ -20,6 +19,7 @@ use crate::store::erased::{ErasedAcquisition, ErasedStore};
 use crate::store::panics::caught;
 use crate::store::profile::Liveness;
 use crate::sync::Mutex;
+use crate::time::backoff::Backoff;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Result};
 
@@ -120,7 +120,7 @@ impl CleanupGuard {
                 Err(error) => Some(error),
             };
             repeated = true;
-            let again = clock.now() + backoff.next(self.claim().label(), self.claim().id());
+            let again = clock.now() + backoff.next(self.claim().seed());
             clock.sleep_until(again.min(bound)).await;
             // The bound has passed, or the clock has ended with the runtime that connected and no
             // longer sleeps.
@@ -204,6 +204,6 @@ async fn clean_up(reaper: Arc<Reaper>, acquisition: Arc<dyn ErasedAcquisition>) 
             // What an unreachable minority of a quorum still holds ends with its lease too.
             return error.iter().for_each(|error| telemetry::left_behind(claim, error));
         }
-        clock.sleep_until(clock.now() + backoff.next(claim.label(), claim.id())).await;
+        clock.sleep_until(clock.now() + backoff.next(claim.seed())).await;
     }
 }

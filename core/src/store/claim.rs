@@ -216,6 +216,11 @@ impl Claim {
         self.stage.load(Ordering::SeqCst) == OVER
     }
 
+    /// What spreads the retries of this claim.
+    pub(crate) fn seed(&self) -> (&str, u64) {
+        (self.label.as_str(), self.id)
+    }
+
     /// From now on a wake-up means "renew".
     pub(crate) fn held(&self) {
         // Not if the hold has ended meanwhile: over is final.

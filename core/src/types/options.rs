@@ -223,6 +223,11 @@ impl Settings {
         counted.in_epoch(self.token_epoch)
     }
 
+    /// What spreads the retries of the client itself.
+    pub(crate) fn seed(&self) -> (&str, u64) {
+        (self.label.as_str(), 0)
+    }
+
     /// The prefix of every lock name, for a backend that names other data after it.
     #[must_use]
     pub fn key_prefix(&self) -> &str {

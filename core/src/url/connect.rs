@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::mistake::{did_you_mean, invalid};
+use super::mistake::did_you_mean;
 use super::store_url::StoreUrl;
-use crate::engine::backoff::Backoff;
+use crate::config::{current_runtime, invalid};
 use crate::engine::client::ClientInner;
 use crate::engine::connection::{Bound, Connection, Pending, Progress, is_transient};
 use crate::locks::Locks;
+use crate::time::backoff::Backoff;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::options::{Settings, format_duration};
 
@@ -195,7 +195,7 @@ impl Attempts<'_> {
         if !self.pause.is_zero() {
             sleep(self.pause).await;
         }
-        self.pause = self.backoff.next(&self.target.settings.label, 0);
+        self.pause = self.backoff.next(self.target.settings.seed());
         self.is_unanswered = true;
         let attempt = timeout(self.bound, self.target.attempt()).await;
         self.is_unanswered = attempt.is_err();
@@ -212,10 +212,7 @@ impl Attempts<'_> {
 /// An error in the URL shows before the first attempt has to wait, so that part of the attempt runs
 /// here.
 fn in_background(target: Target) -> Result<Connection> {
-    let runtime = Handle::try_current().map_err(|cause| {
-        let message = "a store is connected inside a tokio runtime; there is none here";
-        target.explain(Error::new(ErrorKind::InvalidArgument, message).caused_by(cause))
-    })?;
+    let runtime = current_runtime().map_err(|error| target.explain(error))?;
     let (redacted_url, settings) = (target.redacted_url.clone(), target.settings.clone());
     let (errors, mut last_error) = watch::channel(None);
     let progress = Arc::new(Progress::default());

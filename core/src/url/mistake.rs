@@ -1,7 +1,5 @@
 //! Errors about a URL, with the nearest known spelling.
 
-use crate::types::error::{Error, ErrorKind};
-
 /// A suggestion for `given`: the nearest of `known`, or nothing if none is near.
 pub(super) fn did_you_mean<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
     let near = known.map(|known| (strsim::damerau_levenshtein(given, known), known)).min();
@@ -11,8 +9,4 @@ pub(super) fn did_you_mean<'a>(given: &str, known: impl Iterator<Item = &'a str>
         }
         _ => String::new(),
     }
-}
-
-pub(super) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
 }

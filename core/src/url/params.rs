@@ -6,7 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::mistake::{did_you_mean, invalid};
+use super::mistake::did_you_mean;
+use crate::config::invalid;
 use crate::types::error::Result;
 use crate::types::options::{Settings, Ttl, parse_duration};
 use crate::types::token::TokenEpoch;
@@ -61,6 +62,18 @@ impl<'a> Params<'a> {
             })
         };
         self.text(name).map(parse).transpose()
+    }
+
+    /// The texts of two parameters that make sense only together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if one of them is missing.
+    pub fn both(&self, one: &str, other: &str) -> Result<Option<(&'a str, &'a str)>> {
+        match (self.text(one), self.text(other)) {
+            (Some(one), Some(other)) => Ok(Some((one, other))),
+            (None, None) => Ok(None),
+            _ => Err(invalid(format!("{one} and {other} must be given together"))),
+        }
     }
 
     /// The settings common to all stores.

@@ -4,8 +4,8 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::mistake::invalid;
 use super::{hosts, params};
+use crate::config::invalid;
 use crate::types::error::Result;
 use crate::types::options::Settings;
 use params::Params;

@@ -7,13 +7,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, Weak};
 
-use fencelock_core::Claim;
 use fencelock_core::sync::Mutex;
+use fencelock_core::{Claim, shrink_after_burst};
 use uuid::Uuid;
 
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::votes::majority;
-use crate::single::notifications::forget;
 
 /// The waiting claims of a client.
 #[derive(Debug)]
@@ -50,7 +49,9 @@ impl Waiters {
     }
 
     pub(crate) fn remove(&self, claim: &Claim) {
-        forget(&mut self.claims(), claim);
+        let mut claims = self.claims();
+        claims.remove(&claim.owner().reveal());
+        shrink_after_burst(&mut claims);
     }
 
     /// Handles what node `node` published: `owner`, or `owner 0` when an operator has removed the
