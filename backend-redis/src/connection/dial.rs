@@ -7,6 +7,7 @@
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
@@ -23,7 +24,7 @@ use super::frames::{BoundedStream, InvalidReply, WireState};
 use super::host::HostPort;
 use super::login::Credentials;
 use super::options::ConnectOptions;
-use crate::protocol::error::explain;
+use crate::protocol::error::{explain, unreachable};
 
 /// A connection that is logged in. It ends when its task is dropped.
 #[derive(Debug)]
@@ -126,7 +127,7 @@ impl Handshake<'_> {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let wire = WireState::new();
+        let wire = Arc::new(WireState::default());
         let stream = BoundedStream::new(stream, wire.clone());
         let config = self.config.clone();
         let login = MultiplexedConnection::new_with_config(&self.settings, stream, config);
@@ -196,8 +197,4 @@ async fn tcp(host: &HostPort, answer: Duration) -> io::Result<TcpStream> {
 
 fn failed(address: impl Display, error: io::Error) -> Error {
     unreachable(format!("cannot connect to {address} ({error})")).caused_by(error)
-}
-
-fn unreachable(message: String) -> Error {
-    Error::new(ErrorKind::Unreachable, message)
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::Result;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
@@ -18,7 +18,7 @@ use super::dial::Dialled;
 use super::host::HostPort;
 use super::login::Login;
 use super::options::ConnectOptions;
-use crate::protocol::error::explain;
+use crate::protocol::error::{explain, unreachable};
 
 /// Which server to connect to.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
     if_none: &str,
     ask: impl Fn(&'a HostPort) -> Asking,
 ) -> Result<T> {
-    let mut error = none_answered(if_none);
+    let mut error = unreachable(if_none);
     let mut hosts = in_any_order(hosts);
     let mut asked = FuturesUnordered::new();
     loop {
@@ -99,10 +99,6 @@ async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
             () = tokio::time::sleep(HEAD_START), if !is_last => {}
         }
     }
-}
-
-fn none_answered(why: &str) -> Error {
-    Error::new(ErrorKind::Unreachable, why)
 }
 
 /// The master's address, from the first sentinel that knows it.
@@ -123,15 +119,15 @@ async fn ask_sentinels(
         command.arg("get-master-addr-by-name").arg(service);
         match command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await {
             Ok(Some((name, port))) => Ok(options.addresses.translate(HostPort { name, port })),
-            Ok(None) => Err(none_answered(&format!(
-                "no sentinel that answered knows the service {service:?}"
-            ))),
+            Ok(None) => {
+                Err(unreachable(format!("no sentinel that answered knows the service {service:?}")))
+            }
             // A final error, not a refusal: the server does not know the command.
             Err(failed) if failed.code() == Some("ERR") => {
                 let HostPort { name, port } = sentinel;
-                Err(none_answered(&format!("{name}:{port} is not a sentinel; use redis://")))
+                Err(unreachable(format!("{name}:{port} is not a sentinel; use redis://")))
             }
-            Err(failed) => Err(explain(&failed)),
+            Err(failed) => Err(explain(failed)),
         }
     })
     .await
@@ -142,7 +138,7 @@ async fn require_master(connection: &mut MultiplexedConnection) -> Result<()> {
     let role = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
     match role.as_deref() {
         Ok([Value::BulkString(role), ..]) if role != b"master" => {
-            Err(none_answered("the server that the sentinels name is no longer a master"))
+            Err(unreachable("the server that the sentinels name is no longer a master"))
         }
         // An ACL may deny ROLE; then the first write shows whether it is a master.
         _ => Ok(()),
@@ -183,11 +179,14 @@ mod tests {
     #[tokio::test]
     async fn without_an_answer_the_last_error_counts() {
         let hosts = hosts(3);
-        let failed = first_of(&hosts, "none", |host| async move {
-            Err::<(), _>(none_answered(&host.to_string()))
-        });
+        let failed =
+            first_of(
+                &hosts,
+                "none",
+                |host| async move { Err::<(), _>(unreachable(host.to_string())) },
+            );
         assert!(failed.await.unwrap_err().message().starts_with("h:"));
-        let nobody = first_of(&[], "none is named", |_| async { Ok(()) });
-        assert_eq!(nobody.await.unwrap_err().message(), "none is named");
+        let none = first_of(&[], "none is named", |_| async { Ok(()) });
+        assert_eq!(none.await.unwrap_err().message(), "none is named");
     }
 }

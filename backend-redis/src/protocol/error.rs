@@ -183,7 +183,11 @@ fn foreign(error: &RedisError) -> Option<&str> {
 /// The error for a reply that none of our scripts gives: the connection is out of step, or its
 /// server is not Redis.
 pub(crate) fn protocol_error(to: &str) -> Error {
-    let message = format!("unexpected reply to {to}; is this a Redis server?");
+    unreachable(format!("unexpected reply to {to}; is this a Redis server?"))
+}
+
+/// An error after which a retry may succeed.
+pub(crate) fn unreachable(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, message)
 }
 

@@ -133,23 +133,20 @@ impl BatchingNode {
     }
 
     fn deliver_replies(&self, calls: Vec<PendingCall>, answer: Value) {
-        match answer {
-            answer if calls.len() == 1 => {
-                for call in calls {
-                    self.sharing.allowed(call.lock());
-                    call.deliver(Ok(answer.clone()));
-                }
-            }
-            Value::Array(answers) if answers.len() == calls.len() => {
-                for (call, answer) in calls.into_iter().zip(answers) {
-                    call.deliver(answer.extract_error().map_err(explain));
-                }
-            }
+        let answers = match answer {
+            answer if calls.len() == 1 => vec![answer],
+            Value::Array(answers) if answers.len() == calls.len() => answers,
             // The replies cannot be attributed to the calls.
             _ => {
                 self.node.connection().mark_broken("it gave an unexpected reply");
-                fail_all(calls, &protocol_error("a batch"));
+                return fail_all(calls, &protocol_error("a batch"));
             }
+        };
+        if let [call] = calls.as_slice() {
+            self.sharing.allowed(call.lock());
+        }
+        for (call, answer) in calls.into_iter().zip(answers) {
+            call.deliver(answer.extract_error().map_err(explain));
         }
     }
 }

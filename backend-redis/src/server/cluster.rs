@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_core::{Error, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rand::seq::SliceRandom;
@@ -23,7 +23,7 @@ use super::slot_map;
 use crate::connection::{ConnectOptions, HostPort, Target};
 use crate::connection::{Subscription, SupervisedConnection};
 use crate::protocol::call::ScriptCall;
-use crate::protocol::error::{closed, explain, protocol_error};
+use crate::protocol::error::{closed, explain, protocol_error, unreachable};
 
 pub(crate) use super::slot_map::{Range, Redirection, read_map, redirection};
 
@@ -149,12 +149,12 @@ impl Cluster {
                     if matches!(error.code(), Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN")) {
                         let _ = self.ask_for_map().await;
                     }
-                    return Err(explain(&error));
+                    return Err(explain(error));
                 }
             }
         }
-        let message = format!("redirected {REDIRECTIONS} times; the nodes do not agree on a slot");
-        Err(Error::new(ErrorKind::Unreachable, message))
+        let times = REDIRECTIONS;
+        Err(unreachable(format!("redirected {times} times; the nodes do not agree on a slot")))
     }
 
     /// Fetches the map of slots in the background, unless that is under way or was just done.
@@ -233,7 +233,7 @@ impl Cluster {
         let map = async {
             let mut command = redis::cmd("CLUSTER");
             command.arg("SLOTS");
-            let answer = connection.send(&command).await?.map_err(explain)?;
+            let answer = connection.ask(&command).await?;
             // The peer is known once there was a connection.
             let host = host.cloned().or_else(|| connection.peer()).ok_or_else(closed)?;
             let map = read_map(&answer, &host, &self.options.addresses);
@@ -291,5 +291,5 @@ impl Cluster {
 }
 
 pub(crate) fn uncovered() -> Error {
-    Error::new(ErrorKind::Unreachable, "no node of the cluster has the slot of this lock")
+    unreachable("no node of the cluster has the slot of this lock")
 }

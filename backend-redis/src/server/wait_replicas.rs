@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
+use fencelock_core::Result;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Error, ErrorKind, Result};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
 use crate::connection::SupervisedConnection;
 use crate::protocol::call::{EvalBy, ScriptCall, UNKNOWN_SCRIPT};
-use crate::protocol::error::{explain, protocol_error};
+use crate::protocol::error::{explain, protocol_error, unreachable};
 
 /// How long the replicas may take; at most half of the answer timeout.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
@@ -64,7 +64,7 @@ impl Replicas {
         self.send().await;
         drop(sending);
         let unsent = "the task that sent this confirmation was cancelled";
-        answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unreachable, unsent)))
+        answered.await.unwrap_or_else(|_| Err(unreachable(unsent)))
     }
 
     /// Sends all waiting confirmations, then one `WAIT`.
@@ -104,14 +104,14 @@ impl Replicas {
                      {1:?}",
                     self.wanted, self.within
                 );
-                Err(Error::new(ErrorKind::Unreachable, message))
+                Err(unreachable(message))
             }
             Ok(_) => Err(protocol_error("WAIT")),
-            Err(error) if error.code() == Some("NOPERM") => Err(explain(&error)),
+            Err(error) if error.code() == Some("NOPERM") => Err(explain(error)),
             // A demoted server reports one of several errors, none of them final.
             Err(error) => {
                 self.connection.mark_broken("WAIT failed");
-                Err(explain(&error).retryable(true))
+                Err(explain(error).retryable(true))
             }
         }
     }

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, Clock, Error, ErrorKind, FencingToken, IfBusy, Moment,
-    ReleaseOutcome, RenewOutcome, Residue, Result, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
+    RenewOutcome, Residue, Result, lease_end,
 };
 use redis::Value;
 
 use super::store::Store;
 use crate::protocol::call::ScriptCall;
+use crate::protocol::error::unreachable;
 use crate::protocol::identity::{Keys, identity, ttl_of};
 use crate::protocol::script::SCRIPTS;
 
@@ -30,7 +31,8 @@ pub(crate) struct RedisAcquisition {
 
 impl RedisAcquisition {
     pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisAcquisition {
-        store.notifications.register(&claim);
+        // Before the first attempt is sent: a push can overtake its reply.
+        store.notifications.claims.insert(claim.owner().reveal(), &claim);
         RedisAcquisition {
             keys: Keys::of(claim.name().key()),
             identity: identity(&claim, &store.client),
@@ -78,7 +80,7 @@ impl RedisAcquisition {
         let answer = self.store.server.confirm(call).await?;
         if !self.store.read_yes(&answer, &self.keys, "renew")? {
             let message = "the lock was lost before the replicas had the grant";
-            return Err(Error::new(ErrorKind::Unreachable, message));
+            return Err(unreachable(message));
         }
         let valid_until = lease_end(sent, self.claim.ttl());
         Ok(AttemptOutcome::Granted { token, valid_until })
@@ -148,6 +150,6 @@ impl Acquisition for RedisAcquisition {
 
 impl Drop for RedisAcquisition {
     fn drop(&mut self) {
-        self.store.notifications.unregister(&self.claim);
+        self.store.notifications.claims.remove(&self.claim.owner().reveal());
     }
 }

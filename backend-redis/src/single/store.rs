@@ -51,7 +51,7 @@ impl Store {
     /// Watches a lock that a client of another library holds, whose release notifies no waiter, for
     /// `claim`, the first in the queue. Returns when to check again.
     pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
-        self.notifications.watch(keys.lock(), claim);
+        self.notifications.watchers.insert(keys.lock().to_owned(), claim);
         match self.server.watch(keys.lock()).await {
             // It was released before the server began to watch it.
             Ok(false) => Duration::from_millis(1),
@@ -63,12 +63,12 @@ impl Store {
     /// Releases an identity of this client that belongs to no live claim: an attempt that arrived
     /// after its claim's release wrote it, and no other client would ever remove it.
     pub(crate) async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
-        let is_known =
-            Identity::parse(identity).is_none_or(|own| self.notifications.is_registered(own.owner));
-        if !is_known {
-            self.release(keys, &[identity]).await?;
+        match Identity::parse(identity) {
+            Some(own) if !self.notifications.claims.contains(&own.owner) => {
+                self.release(keys, &[identity]).await.map(drop)
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The holders and waiters of one lock.
