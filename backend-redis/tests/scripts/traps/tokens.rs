@@ -26,9 +26,9 @@ fn same_everywhere(bench: &mut Bench) -> Verdict {
             equal("the first token", &acquire(bench, &first)?, &(preset + 1))?;
             queue(bench, &second)?;
             release(bench, &first)?;
-            let told = messages(bench);
-            equal("the push", &told, &vec![second.granted(preset + 2)])?;
-            bench.send_look(&keys(), &second.process, &[]);
+            let pushed = messages(bench);
+            equal("the push", &pushed, &vec![second.granted(preset + 2)])?;
+            bench.send_check(&keys(), &second.process, &[]);
             let found = bench.client.receive();
             ensure(found.texts().contains(&second.text.as_str()), || format!("{found:?}"))?;
             equal("the confirmed token", &acquire(bench, &second)?, &(preset + 2))?;
@@ -78,8 +78,8 @@ fn refuses_text(bench: &mut Bench, text: &str) -> Verdict {
     bench.call(&["SET", &keys().token, text, "EX", "80000"]);
     for claim in [exclusive(1), shared(2)] {
         let answer = bench.op(Op::Queue, &keys(), &claim);
-        let told = answer.error().is_some_and(|error| error.contains("fencelock: "));
-        ensure(told, || format!("{text}: {answer:?}"))?;
+        let is_foreign = answer.error().is_some_and(|error| error.contains("fencelock: "));
+        ensure(is_foreign, || format!("{text}: {answer:?}"))?;
         let left = bench.call(&["EXISTS", &keys().lock]);
         equal("the refused lock", &left, &Value::Int(0))?;
         bench.op(Op::Release, &keys(), &claim);
