@@ -207,19 +207,19 @@ mod tests {
     #[test]
     fn temporary_errors_are_retryable_and_others_final() {
         for code in ["LOADING", "BUSY", "READONLY", "OOM", "NOREPLICAS", "CLUSTERDOWN", "MISCONF"] {
-            let explained = explain(&error(code, "words"));
+            let explained = explain(error(code, "words"));
             assert!(explained.is_retryable(), "{code}");
             assert_eq!(explained.kind(), ErrorKind::Unreachable, "{code}");
         }
         for code in ["NOAUTH", "WRONGPASS", "NOPERM", "SOMETHINGNEW"] {
-            let explained = explain(&error(code, "words"));
+            let explained = explain(error(code, "words"));
             assert!(!explained.is_retryable(), "{code}");
             assert_eq!(explained.kind(), ErrorKind::Refused, "{code}");
             assert!(explained.to_string().contains("words"), "{explained}");
         }
         assert_eq!(meaning_of(&error("READONLY", "")).remedy, Remedy::Reconnect);
-        assert!(is_loading(&explain(&error("LOADING", ""))));
-        assert!(!is_loading(&explain(&error("BUSY", ""))));
+        assert!(is_loading(&explain(error("LOADING", ""))));
+        assert!(!is_loading(&explain(error("BUSY", ""))));
     }
 
     /// The texts of servers from 6.2 to 9.1, whether a script fails with the error, catches and
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn arguments_that_a_server_repeats_are_not_shown() {
         let words = "unknown command 'hello', with args beginning with: '3' 'auth' 'me' 'hunter2'";
-        assert!(!explain(&error("ERR", words)).to_string().contains("hunter2"));
+        assert!(!explain(error("ERR", words)).to_string().contains("hunter2"));
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             "Error running script (call to f_0): @user_script:9: user_script:9: fencelock: lock:a \
              is a list of another program",
         ] {
-            let explained = explain(&error("ERR", words));
+            let explained = explain(error("ERR", words));
             assert_eq!(explained.kind(), ErrorKind::Foreign);
             let text = explained.to_string();
             assert!(text.ends_with(": lock:a is a list of another program; it was left as it is"));
