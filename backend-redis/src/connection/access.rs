@@ -195,40 +195,26 @@ fn database_of(path: Option<u16>, params: Params<'_>) -> Result<u16> {
 }
 
 pub(crate) fn database_in(text: &str) -> Result<Option<u16>> {
-    match text {
-        "" => Ok(None),
-        text => {
-            let number = text.parse();
-            // Not with the text: the rest of a password with a / in it may stand there.
-            let wrong = |_| invalid("the path is not a database; expected a number, as /0");
-            number.map(Some).map_err(wrong)
-        }
+    if text.is_empty() {
+        return Ok(None);
     }
+    // Without the text: the rest of a password with a / in it may stand there.
+    let wrong = |_| invalid("the path is not a database; expected a number, such as /0");
+    text.parse().map(Some).map_err(wrong)
 }
 
-/// What is said of TLS, for a scheme that is for it or not.
+/// The parameters about TLS, for a scheme with or without it.
 fn tls_of(is_tls: bool, params: Params<'_>) -> Result<Option<Tls>> {
-    let [ca, cert, key, name] =
-        ["tls_ca", "tls_cert", "tls_key", "tls_server_name"].map(|name| params.text(name));
-    if !is_tls {
-        return match ca.or(cert).or(key).or(name) {
-            Some(_) => {
-                Err(invalid("tls_ca, tls_cert, tls_key and tls_server_name are for rediss:// only"))
-            }
-            None => Ok(None),
-        };
+    if is_tls {
+        return Tls::from_params(params).map(Some);
     }
-    let mut tls = Tls::default();
-    if let Some(file) = ca {
-        tls = tls.authority(file);
+    let names = ["tls_ca", "tls_cert", "tls_key", "tls_server_name"];
+    match names.iter().any(|name| params.text(name).is_some()) {
+        true => {
+            Err(invalid("tls_ca, tls_cert, tls_key and tls_server_name are for rediss:// only"))
+        }
+        false => Ok(None),
     }
-    if let Some(name) = name {
-        tls = tls.server_name(name);
-    }
-    if let Some((cert, key)) = params.both("tls_cert", "tls_key")? {
-        tls = tls.certificate(cert, key);
-    }
-    Ok(Some(tls))
 }
 
 #[cfg(test)]

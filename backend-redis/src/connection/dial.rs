@@ -4,9 +4,10 @@
 //! error names the phase that failed: a peer that speaks TLS or HTTP is distinguished from a server
 //! that is down.
 
-use std::fmt;
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
@@ -23,23 +24,7 @@ use super::frames::{BoundedStream, InvalidReply, WireState};
 use super::host::HostPort;
 use super::login::Credentials;
 use super::options::ConnectOptions;
-use crate::protocol::error::explain;
-
-/// Where a server listens.
-#[derive(Clone, Debug)]
-pub(crate) enum Address {
-    Tcp(HostPort),
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(host) => host.fmt(f),
-            Address::Unix(path) => path.display().fmt(f),
-        }
-    }
-}
+use crate::protocol::error::{explain, unreachable};
 
 /// A connection that is logged in. It ends when its task is dropped.
 #[derive(Debug)]
@@ -62,37 +47,40 @@ impl Drop for ConnectionTask {
 }
 
 impl ConnectOptions {
-    /// Connects to `address` within the connect timeout.
+    /// Connects to `host` within the connect timeout.
     pub(crate) async fn dial(
         &self,
-        address: &Address,
+        host: &HostPort,
         config: &AsyncConnectionConfig,
     ) -> Result<Dialled> {
+        let handshake = self.begin(config).await?;
+        let connecting = tcp(host, self.timeouts.answer);
+        let stream = handshake.deadline.bound("connection", connecting).await?;
+        let stream = stream.map_err(|error| failed(host, error))?;
+        let Some(tls) = &self.tls else { return handshake.log_in(stream, Some(host)).await };
+        let what = "answer to the TLS handshake (does the server speak TLS? if not, use redis://)";
+        let stream = handshake.deadline.bound(what, tls.handshake(host, stream)).await??;
+        handshake.log_in(stream, Some(host)).await
+    }
+
+    /// Connects to the Unix socket at `path` within the connect timeout.
+    pub(crate) async fn dial_socket(
+        &self,
+        path: &Path,
+        config: &AsyncConnectionConfig,
+    ) -> Result<Dialled> {
+        let handshake = self.begin(config).await?;
+        let stream = handshake.deadline.bound("connection", UnixStream::connect(path)).await?;
+        let stream = stream.map_err(|error| failed(path.display(), error))?;
+        handshake.log_in(stream, None).await
+    }
+
+    async fn begin<'a>(&'a self, config: &'a AsyncConnectionConfig) -> Result<Handshake<'a>> {
         let within = self.timeouts.connect;
-        let deadline = Instant::now() + within;
-        let late = |what: &str| unreachable(format!("no {what} within {within:?}"));
-        let credentials = timeout_at(deadline, self.login.credentials(&self.runtime));
-        let credentials = credentials.await.map_err(|_| late("password"))??;
-        let settings = self.settings(credentials);
-        let login = Login { options: self, settings, config, deadline, within };
-        match address {
-            Address::Unix(path) => {
-                let connecting = timeout_at(deadline, UnixStream::connect(path));
-                let stream = connecting.await.map_err(|_| late("connection"))?;
-                login.over(stream.map_err(|error| failed(address, error))?, None).await
-            }
-            Address::Tcp(host) => {
-                let connecting = timeout_at(deadline, tcp(host, self.timeouts.answer));
-                let stream = connecting.await.map_err(|_| late("connection"))?;
-                let stream = stream.map_err(|error| failed(address, error))?;
-                let Some(tls) = &self.tls else { return login.over(stream, Some(host)).await };
-                let stream = timeout_at(deadline, tls.handshake(host, stream)).await;
-                let stream = stream.map_err(|_| {
-                    late("answer to the TLS handshake (does the server speak TLS? if not, use redis://)")
-                })??;
-                login.over(stream, Some(host)).await
-            }
-        }
+        let deadline = Deadline { within, end: Instant::now() + within };
+        let credentials = deadline.bound("password", self.login.credentials(&self.runtime));
+        let settings = self.settings(credentials.await??);
+        Ok(Handshake { options: self, settings, config, deadline })
     }
 
     /// RESP3, since pushes and replies share the connection.
@@ -111,25 +99,39 @@ impl ConnectOptions {
     }
 }
 
+/// The end of the connect timeout.
+#[derive(Clone, Copy)]
+struct Deadline {
+    within: Duration,
+    end: Instant,
+}
+
+impl Deadline {
+    /// The result of `step`, which gives a `what`, or the error that it is late.
+    async fn bound<T>(self, what: &str, step: impl Future<Output = T>) -> Result<T> {
+        let late = |_| unreachable(format!("no {what} within {:?}", self.within));
+        timeout_at(self.end, step).await.map_err(late)
+    }
+}
+
 /// The handshake of a connection.
-struct Login<'a> {
+struct Handshake<'a> {
     options: &'a ConnectOptions,
     settings: RedisConnectionInfo,
     config: &'a AsyncConnectionConfig,
-    deadline: Instant,
-    within: Duration,
+    deadline: Deadline,
 }
 
-impl Login<'_> {
-    async fn over<S>(self, stream: S, peer: Option<&HostPort>) -> Result<Dialled>
+impl Handshake<'_> {
+    async fn log_in<S>(self, stream: S, peer: Option<&HostPort>) -> Result<Dialled>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let wire = WireState::new();
+        let wire = Arc::new(WireState::default());
         let stream = BoundedStream::new(stream, wire.clone());
         let config = self.config.clone();
         let login = MultiplexedConnection::new_with_config(&self.settings, stream, config);
-        match timeout_at(self.deadline, login).await {
+        match timeout_at(self.deadline.end, login).await {
             Ok(Ok((connection, task))) => {
                 wire.logged_in();
                 let task = ConnectionTask(self.options.runtime.spawn(task).abort_handle());
@@ -137,7 +139,7 @@ impl Login<'_> {
             }
             Ok(Err(error)) => Err(self.refused(&wire, &error)),
             Err(_) => {
-                let within = self.within;
+                let within = self.deadline.within;
                 let hint = if wire.has_received() { "" } else { self.hint() };
                 Err(unreachable(format!("no answer to the login within {within:?}{hint}")))
             }
@@ -193,10 +195,6 @@ async fn tcp(host: &HostPort, answer: Duration) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn failed(address: &Address, error: io::Error) -> Error {
+fn failed(address: impl Display, error: io::Error) -> Error {
     unreachable(format!("cannot connect to {address} ({error})")).caused_by(error)
-}
-
-fn unreachable(message: String) -> Error {
-    Error::new(ErrorKind::Unreachable, message)
 }

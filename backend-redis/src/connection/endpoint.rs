@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::Result;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 
-use super::dial::{Address, Dialled};
+use super::dial::Dialled;
 use super::host::HostPort;
 use super::login::Login;
 use super::options::ConnectOptions;
-use crate::protocol::error::explain;
+use crate::protocol::error::{explain, unreachable};
 
 /// Which server to connect to.
 #[derive(Clone, Debug)]
@@ -34,6 +34,10 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    pub(crate) fn any_of(nodes: Vec<HostPort>) -> Target {
+        Target::Any(Arc::new(Mutex::new(nodes)))
+    }
+
     /// Opens a connection to the target.
     pub(crate) async fn connect(
         &self,
@@ -41,12 +45,12 @@ impl Target {
         config: &AsyncConnectionConfig,
     ) -> Result<Dialled> {
         match self {
-            Target::To(host) => options.dial(&address(host), config).await,
-            Target::Socket(path) => options.dial(&Address::Unix(path.clone()), config).await,
+            Target::To(host) => options.dial(host, config).await,
+            Target::Socket(path) => options.dial_socket(path, config).await,
             Target::Any(hosts) => {
                 let hosts = hosts.lock().clone();
                 first_of(&hosts, "missing host", |host| async move {
-                    let mut dialled = options.dial(&address(host), config).await?;
+                    let mut dialled = options.dial(host, config).await?;
                     require_data(&mut dialled.connection).await?;
                     Ok(dialled)
                 })
@@ -54,16 +58,12 @@ impl Target {
             }
             Target::Sentinels { sentinels, service, login } => {
                 let master = ask_sentinels(sentinels, service, login, options).await?;
-                let mut dialled = options.dial(&address(&master), config).await?;
+                let mut dialled = options.dial(&master, config).await?;
                 require_master(&mut dialled.connection).await?;
                 Ok(dialled)
             }
         }
     }
-}
-
-fn address(host: &HostPort) -> Address {
-    Address::Tcp(host.clone())
 }
 
 /// The hosts from a random start: spreads the load of many clients, and does not try a dead host
@@ -83,17 +83,13 @@ async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
     if_none: &str,
     ask: impl Fn(&'a HostPort) -> Asking,
 ) -> Result<T> {
-    let mut error = none_answered(if_none);
+    let mut error = unreachable(if_none);
     let mut hosts = in_any_order(hosts);
     let mut asked = FuturesUnordered::new();
     loop {
-        let is_last = match hosts.next() {
-            Some(host) => {
-                asked.push(ask(host));
-                false
-            }
-            None => true,
-        };
+        let next = hosts.next();
+        let is_last = next.is_none();
+        asked.extend(next.map(&ask));
         tokio::select! {
             answer = asked.next() => match answer {
                 Some(Ok(answer)) => return Ok(answer),
@@ -103,10 +99,6 @@ async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
             () = tokio::time::sleep(HEAD_START), if !is_last => {}
         }
     }
-}
-
-fn none_answered(why: &str) -> Error {
-    Error::new(ErrorKind::Unreachable, why)
 }
 
 /// The master's address, from the first sentinel that knows it.
@@ -122,20 +114,20 @@ async fn ask_sentinels(
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(options.timeouts.answer));
     let (asking, config) = (&asking, &config);
     first_of(sentinels, "no sentinel is named", |sentinel| async move {
-        let mut dialled = asking.dial(&address(sentinel), config).await?;
+        let mut dialled = asking.dial(sentinel, config).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(service);
         match command.query_async::<Option<(String, u16)>>(&mut dialled.connection).await {
             Ok(Some((name, port))) => Ok(options.addresses.translate(HostPort { name, port })),
-            Ok(None) => Err(none_answered(&format!(
-                "no sentinel that answered knows the service {service:?}"
-            ))),
+            Ok(None) => {
+                Err(unreachable(format!("no sentinel that answered knows the service {service:?}")))
+            }
             // A final error, not a refusal: the server does not know the command.
             Err(failed) if failed.code() == Some("ERR") => {
                 let HostPort { name, port } = sentinel;
-                Err(none_answered(&format!("{name}:{port} is not a sentinel; use redis://")))
+                Err(unreachable(format!("{name}:{port} is not a sentinel; use redis://")))
             }
-            Err(failed) => Err(explain(&failed)),
+            Err(failed) => Err(explain(failed)),
         }
     })
     .await
@@ -146,7 +138,7 @@ async fn require_master(connection: &mut MultiplexedConnection) -> Result<()> {
     let role = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
     match role.as_deref() {
         Ok([Value::BulkString(role), ..]) if role != b"master" => {
-            Err(none_answered("the server that the sentinels name is no longer a master"))
+            Err(unreachable("the server that the sentinels name is no longer a master"))
         }
         // An ACL may deny ROLE; then the first write shows whether it is a master.
         _ => Ok(()),
@@ -187,11 +179,14 @@ mod tests {
     #[tokio::test]
     async fn without_an_answer_the_last_error_counts() {
         let hosts = hosts(3);
-        let failed = first_of(&hosts, "none", |host| async move {
-            Err::<(), _>(none_answered(&host.to_string()))
-        });
+        let failed =
+            first_of(
+                &hosts,
+                "none",
+                |host| async move { Err::<(), _>(unreachable(host.to_string())) },
+            );
         assert!(failed.await.unwrap_err().message().starts_with("h:"));
-        let nobody = first_of(&[], "none is named", |_| async { Ok(()) });
-        assert_eq!(nobody.await.unwrap_err().message(), "none is named");
+        let none = first_of(&[], "none is named", |_| async { Ok(()) });
+        assert_eq!(none.await.unwrap_err().message(), "none is named");
     }
 }

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
@@ -21,10 +21,10 @@ const AFTER_LOGIN: u64 = 64 << 20;
 /// The cost of each value of a reply besides its bytes: about the memory that it takes when parsed.
 const VALUE: u64 = 64;
 
-/// What is known of a stream after it was handed to the client crate.
-#[derive(Debug)]
+/// What is known of a stream while the client crate has it.
+#[derive(Debug, Default)]
 pub(crate) struct WireState {
-    largest: AtomicU64,
+    logged_in: AtomicBool,
     received: AtomicBool,
     invalid: OnceLock<InvalidReply>,
 }
@@ -39,14 +39,13 @@ pub(crate) enum InvalidReply {
 }
 
 impl WireState {
-    pub(crate) fn new() -> Arc<WireState> {
-        let (largest, received) = (AtomicU64::new(BEFORE_LOGIN), AtomicBool::default());
-        Arc::new(WireState { largest, received, invalid: OnceLock::new() })
-    }
-
     /// Raises the limit: the peer has proven to be a Redis server.
     pub(crate) fn logged_in(&self) {
-        self.largest.store(AFTER_LOGIN, Ordering::Relaxed);
+        self.logged_in.store(true, Ordering::Relaxed);
+    }
+
+    fn largest(&self) -> u64 {
+        if self.logged_in.load(Ordering::Relaxed) { AFTER_LOGIN } else { BEFORE_LOGIN }
     }
 
     /// Whether any byte was received.
@@ -115,8 +114,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
         if !came.is_empty() {
             this.wire.received.store(true, Ordering::Relaxed);
         }
-        let largest = this.wire.largest.load(Ordering::Relaxed);
-        if let Err(invalid) = this.replies.follow(came, largest) {
+        if let Err(invalid) = this.replies.follow(came, this.wire.largest()) {
             let invalid = *this.wire.invalid.get_or_init(|| invalid);
             // The client crate treats this kind as the end of the connection.
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, invalid)));
@@ -252,9 +250,9 @@ mod tests {
             let mut replies = Replies::default();
             let mut rest = REPLIES.as_bytes();
             for piece in pieces {
-                let (piece, behind) = rest.split_at(piece.min(rest.len()));
+                let (piece, after) = rest.split_at(piece.min(rest.len()));
                 replies.follow(piece, 1000).unwrap();
-                rest = behind;
+                rest = after;
             }
             replies.follow(rest, 1000).unwrap();
             prop_assert!(replies.open == 0 && replies.line.is_none(), "{replies:?}");

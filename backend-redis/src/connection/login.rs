@@ -65,25 +65,16 @@ impl Login {
 
     /// The current credentials. Files are read and functions called on a thread that may block.
     pub(crate) async fn credentials(&self, runtime: &Handle) -> Result<Credentials> {
-        if let Login::Fixed(credentials) = self {
-            return Ok(credentials.clone());
-        }
-        let login = self.clone();
-        let reading = runtime.spawn_blocking(move || login.read());
+        let reading = match self.clone() {
+            Login::Fixed(credentials) => return Ok(credentials),
+            Login::File { user, path } => runtime
+                .spawn_blocking(move || Ok(Credentials { user, password: Some(read(&path)?) })),
+            Login::Asked(ask) => runtime.spawn_blocking(move || ask()),
+        };
         reading.await.unwrap_or_else(|cause| {
             let message = "the function that gives the credentials has panicked";
             Err(Error::new(ErrorKind::Refused, message).caused_by(cause))
         })
-    }
-
-    fn read(&self) -> Result<Credentials> {
-        match self {
-            Login::Fixed(credentials) => Ok(credentials.clone()),
-            Login::File { user, path } => {
-                Ok(Credentials { user: user.clone(), password: Some(read(path)?) })
-            }
-            Login::Asked(ask) => ask(),
-        }
     }
 
     /// Warns once of a file that others can read.

@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_core::{Backoff, Error, ErrorKind, Result};
+use fencelock_core::{Backoff, Error, Result};
 use futures_util::poll;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
@@ -24,7 +24,7 @@ use super::dial::{ConnectionTask, Dialled};
 use super::endpoint::Target;
 use super::host::HostPort;
 use super::options::ConnectOptions;
-use crate::protocol::error::{Remedy, closed, explain, is_loading, meaning_of};
+use crate::protocol::error::{Remedy, closed, explain, is_loading, meaning_of, unreachable};
 use crate::protocol::identity::ClientId;
 
 /// A supervised connection. Dropping it ends the connection.
@@ -193,6 +193,11 @@ impl SupervisedConnection {
         active.health.observe(answer.and_then(Value::extract_error))
     }
 
+    /// Sends one command; all errors are alike.
+    pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value> {
+        self.send(command).await?.map_err(explain)
+    }
+
     /// Sends commands together, with no other request between them.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>> {
         self.send_all_leaving(commands, ()).await
@@ -213,7 +218,7 @@ impl SupervisedConnection {
             Poll::Ready(answer) => answer,
             Poll::Pending => sending.await,
         };
-        let answers = health.observe(answer)?.map_err(|error| explain(&error))?;
+        let answers = health.observe(answer)?.map_err(explain)?;
         answers.iter().try_for_each(|answer| health.observe_nested(answer))?;
         Ok(answers)
     }
@@ -235,9 +240,7 @@ impl ConnectionState {
     /// The connection, or the reason why there is none.
     fn active(&self) -> Result<&ActiveConnection> {
         match self {
-            ConnectionState::Starting => {
-                Err(Error::new(ErrorKind::Unreachable, "there is no connection yet"))
-            }
+            ConnectionState::Starting => Err(unreachable("there is no connection yet")),
             ConnectionState::Down(error) => Err(error.clone()),
             ConnectionState::Up(active) => Ok(active),
             ConnectionState::Closed => Err(closed()),
@@ -253,16 +256,10 @@ impl ConnectionState {
 impl Health {
     /// Updates the connection's health from a reply.
     fn observe<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
-        let error = match answer {
-            Ok(value) => {
-                self.reset_timeouts();
-                return Ok(Ok(value));
-            }
-            Err(error) => error,
-        };
-        let from_server = error.code().is_some();
-        match meaning_of(&error).remedy {
-            Remedy::None => self.reset_timeouts(),
+        match answer.as_ref().map_or_else(|error| meaning_of(error).remedy, |_| Remedy::None) {
+            // Read first: another processor may have the line of an unchanged counter, too.
+            Remedy::None if self.timeouts.load(Ordering::Relaxed) == 0 => {}
+            Remedy::None => self.timeouts.store(0, Ordering::Relaxed),
             Remedy::Reconnect => self.broken.notify_one(),
             Remedy::CountTimeout => {
                 if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_TIMEOUTS {
@@ -270,9 +267,9 @@ impl Health {
                 }
             }
         }
-        match from_server {
-            true => Ok(Err(error)),
-            false => Err(explain(&error)),
+        match answer {
+            Err(error) if error.code().is_none() => Err(explain(error)),
+            from_server => Ok(from_server),
         }
     }
 
@@ -282,12 +279,6 @@ impl Health {
             Value::ServerError(error) => self.observe::<()>(Err(error.clone().into())).map(drop),
             Value::Array(answers) => answers.iter().try_for_each(|one| self.observe_nested(one)),
             _ => Ok(()),
-        }
-    }
-
-    fn reset_timeouts(&self) {
-        if self.timeouts.load(Ordering::Relaxed) != 0 {
-            self.timeouts.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -315,7 +306,7 @@ async fn supervise(
                 }
                 was_up = true;
                 active.health.broken.notified().await;
-                let error = Error::new(ErrorKind::Unreachable, "the connection was lost");
+                let error = unreachable("the connection was lost");
                 set(&state, ConnectionState::Down(error));
                 // No pause only after a connection that lasted: others may break again at once.
                 if started.elapsed() > LONGEST {
@@ -337,12 +328,12 @@ async fn supervise(
 
 /// Sets the state, unless it is `Closed`, which is final even while the supervisor still runs.
 fn set(state: &watch::Sender<ConnectionState>, now: ConnectionState) {
-    state.send_if_modified(|state| match state {
-        ConnectionState::Closed => false,
-        _ => {
+    state.send_if_modified(|state| {
+        let is_open = !matches!(state, ConnectionState::Closed);
+        if is_open {
             *state = now;
-            true
         }
+        is_open
     });
 }
 
@@ -361,8 +352,7 @@ async fn open(
         .set_push_sender(push_sender(subscription.handler.clone(), health.clone()));
     let Dialled { mut connection, task, peer } = target.connect(options, &config).await?;
     if let Some(channel) = &subscription.channel {
-        let subscribed = connection.subscribe(channel.as_str()).await;
-        subscribed.map_err(|error| explain(&error))?;
+        connection.subscribe(channel.as_str()).await.map_err(explain)?;
     }
     if let Some(handler) = &subscription.handler {
         handler.on_connect(&mut connection).await?;

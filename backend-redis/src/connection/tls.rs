@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use fencelock_core::Result;
+use fencelock_core::url::Params;
+
 /// How a server proves its identity, and the client its own.
 ///
 /// Default: the certificates that the system trusts. The check of the server's name cannot be
@@ -14,6 +17,16 @@ pub struct Tls {
 }
 
 impl Tls {
+    /// The parameters of a URL.
+    pub(super) fn from_params(params: Params<'_>) -> Result<Tls> {
+        let own = params.both("tls_cert", "tls_key")?;
+        Ok(Tls {
+            authority: params.text("tls_ca").map(PathBuf::from),
+            own: own.map(|(certificate, key)| (certificate.into(), key.into())),
+            name: params.text("tls_server_name").map(str::to_owned),
+        })
+    }
+
     /// Trusts the authorities in this PEM file, and no others.
     #[must_use]
     pub fn authority(mut self, file: impl AsRef<Path>) -> Tls {
@@ -82,25 +95,22 @@ mod secured {
             let provider = Arc::new(rustls::crypto::ring::default_provider());
             let config = ClientConfig::builder_with_provider(provider)
                 .with_safe_default_protocol_versions()
-                .map_err(|cause| wrong("TLS cannot be used", cause))?
+                .map_err(|cause| wrong("TLS is unusable", cause))?
                 .with_root_certificates(roots);
             let config = match &self.own {
                 None => config.with_no_client_auth(),
                 Some((file, key)) => {
                     let key_pem = PrivateKeyDer::from_pem_slice(&read_certificate_file(key)?);
                     let key = key_pem.map_err(|cause| {
-                        wrong(&format!("{} holds no private key", key.display()), cause)
+                        wrong(&format!("{} does not contain a private key", key.display()), cause)
                     })?;
-                    let about = format!("{} does not fit its key", file.display());
+                    let about = format!("{} does not match its key", file.display());
                     let fitting = config.with_client_auth_cert(certificates(file)?, key);
                     fitting.map_err(|cause| wrong(&about, cause))?
                 }
             };
-            let name = self.name.map(|name| {
-                let about = format!("{name:?} is not a name for a certificate");
-                ServerName::try_from(name).map_err(|cause| wrong(&about, cause))
-            });
-            Ok(Secured { config: Arc::new(config), name: name.transpose()? })
+            let name = self.name.as_deref().map(server_name).transpose()?;
+            Ok(Secured { config: Arc::new(config), name })
         }
     }
 
@@ -113,9 +123,7 @@ mod secured {
         ) -> Result<TlsStream<TcpStream>> {
             let name = match &self.name {
                 Some(name) => name.clone(),
-                None => ServerName::try_from(host.name.clone()).map_err(|cause| {
-                    wrong(&format!("{:?} is not a name for a certificate", host.name), cause)
-                })?,
+                None => server_name(&host.name)?,
             };
             let connecting = TlsConnector::from(self.config.clone()).connect(name, stream);
             connecting.await.map_err(|cause| {
@@ -138,7 +146,7 @@ mod secured {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(file)? {
             roots.add(certificate).map_err(|cause| {
-                wrong(&format!("{} holds no authority to trust", file.display()), cause)
+                wrong(&format!("{} does not contain an authority to trust", file.display()), cause)
             })?;
         }
         Ok(roots)
@@ -150,7 +158,7 @@ mod secured {
         roots.add_parsable_certificates(found.certs);
         match found.errors.into_iter().next() {
             Some(cause) if roots.is_empty() => {
-                Err(wrong("the system's certificates cannot be read; name them as tls_ca", cause))
+                Err(wrong("cannot read the system's certificates; name them as tls_ca", cause))
             }
             _ => Ok(roots),
         }
@@ -158,14 +166,16 @@ mod secured {
 
     fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
         let text = read_certificate_file(file)?;
-        let read = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
-        match read {
-            Ok(read) if read.is_empty() => {
-                Err(invalid(format!("{} holds no certificate", file.display())))
-            }
-            Ok(read) => Ok(read),
-            Err(cause) => Err(wrong(&format!("{} holds no certificate", file.display()), cause)),
+        let none = format!("{} does not contain a certificate", file.display());
+        match CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>() {
+            Ok(read) if read.is_empty() => Err(invalid(none)),
+            read => read.map_err(|cause| wrong(&none, cause)),
         }
+    }
+
+    fn server_name(name: &str) -> Result<ServerName<'static>> {
+        let about = format!("{name:?} is not a name for a certificate");
+        ServerName::try_from(name.to_owned()).map_err(|cause| wrong(&about, cause))
     }
 
     fn wrong(what: &str, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -180,7 +190,7 @@ pub(crate) enum Secured {}
 
 #[cfg(not(feature = "tls"))]
 impl Tls {
-    pub(crate) fn load(self) -> fencelock_core::Result<Secured> {
+    pub(crate) fn load(self) -> Result<Secured> {
         let message = "this program was built without the feature tls of fencelock-redis, which \
                        rediss:// needs";
         Err(fencelock_core::config::invalid(message))
@@ -194,7 +204,7 @@ impl Secured {
         &self,
         _: &crate::connection::HostPort,
         _: tokio::net::TcpStream,
-    ) -> fencelock_core::Result<tokio::net::TcpStream> {
+    ) -> Result<tokio::net::TcpStream> {
         match *self {}
     }
 }

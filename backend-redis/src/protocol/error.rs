@@ -1,5 +1,7 @@
 //! The meaning of each error of the server and of the connection: one table.
 
+use std::borrow::Borrow;
+
 use fencelock_core::{Error, ErrorKind};
 use redis::RedisError;
 
@@ -18,25 +20,34 @@ pub(crate) enum Remedy {
 /// What an error means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meaning {
-    pub(crate) kind: ErrorKind,
-    pub(crate) retryable: bool,
+    kind: ErrorKind,
     pub(crate) remedy: Remedy,
     /// The explanation before the server's own text.
     advice: &'static str,
 }
 
-const fn meaning(
-    kind: ErrorKind,
-    retryable: bool,
-    remedy: Remedy,
-    advice: &'static str,
-) -> Meaning {
-    Meaning { kind, retryable, remedy, advice }
+const fn meaning(kind: ErrorKind, remedy: Remedy, advice: &'static str) -> Meaning {
+    Meaning { kind, remedy, advice }
 }
 
-const WRONG_PASSWORD: Meaning =
-    meaning(ErrorKind::Refused, false, Remedy::None, "check the URL's user and password");
+/// A retry succeeds later, at this server.
+const fn later(advice: &'static str) -> Meaning {
+    meaning(ErrorKind::Unreachable, Remedy::None, advice)
+}
 
+/// A retry succeeds later, perhaps at another server.
+const fn elsewhere(advice: &'static str) -> Meaning {
+    meaning(ErrorKind::Unreachable, Remedy::Reconnect, advice)
+}
+
+/// A retry gives the same.
+const fn refused(advice: &'static str) -> Meaning {
+    meaning(ErrorKind::Refused, Remedy::None, advice)
+}
+
+const WRONG_PASSWORD: Meaning = refused("check the URL's user and password");
+const NO_PERMISSION: &str =
+    "the ACL denies it; docs/redis.md has the rules it needs, docs/redlock.md a quorum's";
 const LOADING: &str = "the server is loading its data";
 
 /// Whether the server is up, and will serve soon.
@@ -44,44 +55,29 @@ pub(crate) fn is_loading(error: &Error) -> bool {
     error.to_string().contains(LOADING)
 }
 
-/// The server's error codes. `Unreachable` and retryable: succeeds later, perhaps elsewhere.
-const TABLE: &[(&str, Meaning)] = {
-    use ErrorKind::{Foreign, Refused, Unreachable};
-    use Remedy::{None, Reconnect};
-    &[
-        ("LOADING", meaning(Unreachable, true, None, LOADING)),
-        ("BUSY", meaning(Unreachable, true, None, "the server is blocked by a long script")),
-        ("READONLY", meaning(Unreachable, true, Reconnect, "the server became a replica")),
-        ("MASTERDOWN", meaning(Unreachable, true, Reconnect, "a replica has lost its master")),
-        ("MISCONF", meaning(Unreachable, true, None, "the server cannot save and rejects writes")),
-        ("OOM", meaning(Unreachable, true, None, "the server is at its maxmemory")),
-        (
-            "NOREPLICAS",
-            meaning(Unreachable, true, None, "fewer replicas than min-replicas-to-write"),
-        ),
-        ("CLUSTERDOWN", meaning(Unreachable, true, Reconnect, "the cluster does not serve")),
-        ("MOVED", meaning(Unreachable, true, None, "the slot has moved")),
-        ("ASK", meaning(Unreachable, true, None, "the slot is moving")),
-        ("TRYAGAIN", meaning(Unreachable, true, None, "the slot is moving")),
-        ("NOSCRIPT", meaning(Unreachable, true, None, "the script is not loaded")),
-        ("UNBLOCKED", meaning(Unreachable, true, Reconnect, "the server became a replica")),
-        ("UNKILLABLE", meaning(Unreachable, true, None, "the server is blocked by a long script")),
-        ("NOAUTH", meaning(Refused, false, None, "give a password: redis://:PASSWORD@host")),
-        ("WRONGPASS", WRONG_PASSWORD),
-        (
-            "NOPERM",
-            meaning(
-                Refused,
-                false,
-                None,
-                "the ACL denies it; docs/redis.md has the rules it needs, docs/redlock.md a quorum's",
-            ),
-        ),
-        ("DENIED", meaning(Refused, false, None, "the server is in protected mode")),
-        ("WRONGTYPE", meaning(Foreign, false, None, "a key of the lock has another type")),
-        ("CROSSSLOT", meaning(Refused, false, None, "is it a cluster? use redis-cluster://")),
-    ]
-};
+/// The server's error codes.
+const TABLE: &[(&str, Meaning)] = &[
+    ("LOADING", later(LOADING)),
+    ("BUSY", later("the server is blocked by a long script")),
+    ("READONLY", elsewhere("the server became a replica")),
+    ("MASTERDOWN", elsewhere("a replica has lost its master")),
+    ("MISCONF", later("the server cannot save and rejects writes")),
+    ("OOM", later("the server is at its maxmemory")),
+    ("NOREPLICAS", later("fewer replicas than min-replicas-to-write")),
+    ("CLUSTERDOWN", elsewhere("the cluster does not serve")),
+    ("MOVED", later("the slot has moved")),
+    ("ASK", later("the slot is moving")),
+    ("TRYAGAIN", later("the slot is moving")),
+    ("NOSCRIPT", later("the script is not loaded")),
+    ("UNBLOCKED", elsewhere("the server became a replica")),
+    ("UNKILLABLE", later("the server is blocked by a long script")),
+    ("NOAUTH", refused("give a password: redis://:PASSWORD@host")),
+    ("WRONGPASS", WRONG_PASSWORD),
+    ("NOPERM", refused(NO_PERMISSION)),
+    ("DENIED", refused("the server is in protected mode")),
+    ("WRONGTYPE", meaning(ErrorKind::Foreign, Remedy::None, "a key of the lock has another type")),
+    ("CROSSSLOT", refused("is it a cluster? use redis-cluster://")),
+];
 
 /// Texts of errors inside a script that the ACL causes; their code is a plain ERR.
 const DENIED: [&str; 4] = [
@@ -98,12 +94,11 @@ const FOREIGN: &str = "fencelock: ";
 /// The meaning of `error`.
 pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
     if foreign(error).is_some() {
-        return meaning(ErrorKind::Foreign, false, Remedy::None, "");
+        return meaning(ErrorKind::Foreign, Remedy::None, "");
     }
     // `maxclients` has the plain code ERR, and the server closes the connection after it.
     if error.detail().is_some_and(|text| text.contains("max number of clients")) {
-        let advice = "the server accepts no more clients";
-        return meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, advice);
+        return elsewhere("the server accepts no more clients");
     }
     let code = code_of(error);
     if let Some((_, known)) = TABLE.iter().find(|(known, _)| *known == code) {
@@ -111,21 +106,17 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
     }
     match error.kind() {
         redis::ErrorKind::AuthenticationFailed => WRONG_PASSWORD,
-        redis::ErrorKind::RESP3NotSupported => {
-            meaning(ErrorKind::Refused, false, Remedy::None, "Redis 6.2 or newer is needed")
-        }
+        redis::ErrorKind::RESP3NotSupported => refused("Redis 6.2 or newer is needed"),
         redis::ErrorKind::InvalidClientConfig => {
-            meaning(ErrorKind::InvalidArgument, false, Remedy::None, "")
+            meaning(ErrorKind::InvalidArgument, Remedy::None, "")
         }
-        // A definite error that is not in the table: a retry gives the same.
-        redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => {
-            meaning(ErrorKind::Refused, false, Remedy::None, "")
-        }
+        // A definite error that is not in the table.
+        redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => refused(""),
         _ if error.is_timeout() => {
-            meaning(ErrorKind::Unreachable, true, Remedy::CountTimeout, "no answer in time")
+            meaning(ErrorKind::Unreachable, Remedy::CountTimeout, "no answer in time")
         }
         // Any other failure: the connection is closed, or what arrives is not RESP.
-        _ => meaning(ErrorKind::Unreachable, true, Remedy::Reconnect, "the connection failed"),
+        _ => elsewhere("the connection failed"),
     }
 }
 
@@ -168,20 +159,17 @@ fn own_words(mut words: &str) -> &str {
 }
 
 /// The error for the caller.
-pub(crate) fn explain(error: &RedisError) -> Error {
-    let meaning = meaning_of(error);
+pub(crate) fn explain(error: impl Borrow<RedisError>) -> Error {
+    let error = error.borrow();
+    let Meaning { kind, advice, .. } = meaning_of(error);
     if let Some(what) = foreign(error) {
-        let message = format!("{what}; it was left as it is");
-        return Error::new(ErrorKind::Foreign, message).retryable(false);
+        return Error::new(kind, format!("{what}; it was left as it is"));
     }
     let words = error.to_string();
     // A server repeats the arguments of an unknown command: a password, or an identity.
     let words = words.split(", with args beginning with").next().unwrap_or_default();
-    let message = match meaning.advice {
-        "" => words.to_owned(),
-        advice => format!("{advice} ({words})"),
-    };
-    Error::new(meaning.kind, message).retryable(meaning.retryable)
+    let message = if advice.is_empty() { words.to_owned() } else { format!("{advice} ({words})") };
+    Error::new(kind, message)
 }
 
 /// A script's message about a foreign key. Servers wrap it in text that depends on their version.
@@ -195,7 +183,11 @@ fn foreign(error: &RedisError) -> Option<&str> {
 /// The error for a reply that none of our scripts gives: the connection is out of step, or its
 /// server is not Redis.
 pub(crate) fn protocol_error(to: &str) -> Error {
-    let message = format!("unexpected reply to {to}; is this a Redis server?");
+    unreachable(format!("unexpected reply to {to}; is this a Redis server?"))
+}
+
+/// An error after which a retry may succeed.
+pub(crate) fn unreachable(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, message)
 }
 
@@ -215,19 +207,19 @@ mod tests {
     #[test]
     fn temporary_errors_are_retryable_and_others_final() {
         for code in ["LOADING", "BUSY", "READONLY", "OOM", "NOREPLICAS", "CLUSTERDOWN", "MISCONF"] {
-            let explained = explain(&error(code, "words"));
+            let explained = explain(error(code, "words"));
             assert!(explained.is_retryable(), "{code}");
             assert_eq!(explained.kind(), ErrorKind::Unreachable, "{code}");
         }
         for code in ["NOAUTH", "WRONGPASS", "NOPERM", "SOMETHINGNEW"] {
-            let explained = explain(&error(code, "words"));
+            let explained = explain(error(code, "words"));
             assert!(!explained.is_retryable(), "{code}");
             assert_eq!(explained.kind(), ErrorKind::Refused, "{code}");
             assert!(explained.to_string().contains("words"), "{explained}");
         }
         assert_eq!(meaning_of(&error("READONLY", "")).remedy, Remedy::Reconnect);
-        assert!(is_loading(&explain(&error("LOADING", ""))));
-        assert!(!is_loading(&explain(&error("BUSY", ""))));
+        assert!(is_loading(&explain(error("LOADING", ""))));
+        assert!(!is_loading(&explain(error("BUSY", ""))));
     }
 
     /// The texts of servers from 6.2 to 9.1, whether a script fails with the error, catches and
@@ -279,7 +271,7 @@ mod tests {
     #[test]
     fn arguments_that_a_server_repeats_are_not_shown() {
         let words = "unknown command 'hello', with args beginning with: '3' 'auth' 'me' 'hunter2'";
-        assert!(!explain(&error("ERR", words)).to_string().contains("hunter2"));
+        assert!(!explain(error("ERR", words)).to_string().contains("hunter2"));
     }
 
     #[test]
@@ -296,7 +288,7 @@ mod tests {
             "Error running script (call to f_0): @user_script:9: user_script:9: fencelock: lock:a \
              is a list of another program",
         ] {
-            let explained = explain(&error("ERR", words));
+            let explained = explain(error("ERR", words));
             assert_eq!(explained.kind(), ErrorKind::Foreign);
             let text = explained.to_string();
             assert!(text.ends_with(": lock:a is a list of another program; it was left as it is"));

@@ -89,7 +89,7 @@ impl Identity {
             }
         };
         let _ttl: u64 = words.next()?.parse().ok()?;
-        let _process = words.next()?;
+        let _client = words.next()?;
         let owner = Uuid::try_parse(words.next()?).ok()?;
         let label = Label::new(words.next()?);
         Some(Identity { mode, owner, label })

@@ -126,25 +126,24 @@ impl LockContents {
 
     /// The snapshot to show, without owner tokens.
     pub(crate) fn into_snapshot(self) -> Snapshot {
+        let since = |us: u64| Duration::from_micros(self.now_us.saturating_sub(us));
         let holder = |holder: Holder| {
-            let foreign = "a client of another library";
-            let participant = match Identity::parse(&holder.value) {
-                Some(own) => Participant::new(id(&holder.value), own.mode).labelled(own.label),
-                None => Participant::new(id(&holder.value), Mode::Exclusive)
-                    .labelled(Label::new(foreign)),
+            let id = id(&holder.value);
+            let Some(own) = Identity::parse(&holder.value) else {
+                let label = Label::new("a client of another library");
+                return Participant::new(id, Mode::Exclusive).labelled(label);
             };
+            let participant = Participant::new(id, own.mode).labelled(own.label);
             // A fencing token of ours is the time of its grant, except for ties.
-            match (holder.token, Identity::parse(&holder.value)) {
-                (0, _) | (_, None) => participant,
-                (token, Some(_)) => participant
-                    .token(FencingToken::new(token))
-                    .since(Duration::from_micros(self.now_us.saturating_sub(token))),
+            match holder.token {
+                0 => participant,
+                token => participant.token(FencingToken::new(token)).since(since(token)),
             }
         };
         let waiter = |waiter: Waiter| {
             let own = Identity::parse(&waiter.value)?;
-            let since = Duration::from_micros(self.now_us.saturating_sub(waiter.arrival_us));
-            Some(Participant::new(id(&waiter.value), own.mode).labelled(own.label).since(since))
+            let participant = Participant::new(id(&waiter.value), own.mode).labelled(own.label);
+            Some(participant.since(since(waiter.arrival_us)))
         };
         Snapshot::new(
             self.holders.into_iter().map(holder).collect(),

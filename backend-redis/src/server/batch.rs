@@ -20,7 +20,7 @@ const LIMITS: Limits = Limits { direct: 16, calls: 2, per_call: 64 };
 /// One server; concurrent calls to it share requests.
 #[derive(Debug)]
 pub(crate) struct BatchingNode {
-    node: Node,
+    node: Arc<Node>,
     runtime: Handle,
     /// The script that executes many calls.
     script: &'static Script,
@@ -70,16 +70,11 @@ impl BatchTransport for BatchingNode {
 
 impl BatchingNode {
     pub(crate) fn new(node: Node, runtime: Handle, script: &'static Script) -> Arc<BatchingNode> {
-        Arc::new(BatchingNode {
-            node,
-            runtime,
-            script,
-            batcher: Batcher::new(LIMITS),
-            sharing: Sharing::new(),
-        })
+        let (batcher, sharing) = (Batcher::new(LIMITS), Sharing::new());
+        Arc::new(BatchingNode { node: Arc::new(node), runtime, script, batcher, sharing })
     }
 
-    pub(crate) fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
@@ -92,9 +87,7 @@ impl BatchingNode {
         };
         match self.dispatch(waiting) {
             // Boxed, so that the futures of batched calls stay small.
-            Dispatch::Direct(_permit) => {
-                Box::pin(self.node.call(call)).await?.map_err(|error| explain(&error))
-            }
+            Dispatch::Direct(_permit) => Box::pin(self.node.call(call)).await?.map_err(explain),
             // Only the end of the runtime drops a reply.
             Dispatch::Batched(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
         }
@@ -114,13 +107,11 @@ impl BatchingNode {
 
     /// Delivers a reply to the calls of its batch; returns what has to be sent again.
     fn settle(&self, mut batch: Batch, answer: Value) -> Vec<Batch> {
-        let error = match answer {
-            Value::ServerError(error) => RedisError::from(error),
-            answer => {
-                self.deliver_replies(batch.calls, answer);
-                return Vec::new();
-            }
+        let Value::ServerError(error) = answer else {
+            self.deliver_replies(batch.calls, answer);
+            return Vec::new();
         };
+        let error = RedisError::from(error);
         if matches!(batch.by, EvalBy::Digest) && self.node.wants_text(&error) {
             batch.by = EvalBy::Text;
             return vec![batch];
@@ -142,23 +133,20 @@ impl BatchingNode {
     }
 
     fn deliver_replies(&self, calls: Vec<PendingCall>, answer: Value) {
-        match answer {
-            answer if calls.len() == 1 => {
-                for call in calls {
-                    self.sharing.allowed(call.lock());
-                    call.deliver(Ok(answer.clone()));
-                }
-            }
-            Value::Array(answers) if answers.len() == calls.len() => {
-                for (call, answer) in calls.into_iter().zip(answers) {
-                    call.deliver(answer.extract_error().map_err(|error| explain(&error)));
-                }
-            }
+        let answers = match answer {
+            answer if calls.len() == 1 => vec![answer],
+            Value::Array(answers) if answers.len() == calls.len() => answers,
             // The replies cannot be attributed to the calls.
             _ => {
                 self.node.connection().mark_broken("it gave an unexpected reply");
-                fail_all(calls, &protocol_error("a batch"));
+                return fail_all(calls, &protocol_error("a batch"));
             }
+        };
+        if let [call] = calls.as_slice() {
+            self.sharing.allowed(call.lock());
+        }
+        for (call, answer) in calls.into_iter().zip(answers) {
+            call.deliver(answer.extract_error().map_err(explain));
         }
     }
 }
@@ -195,11 +183,11 @@ pub(crate) struct PendingCall {
 impl PendingCall {
     fn new(call: ScriptCall<'_>, answer: oneshot::Sender<Result<Value>>) -> PendingCall {
         let mut bytes = Vec::with_capacity(call.words().map(<[u8]>::len).sum());
-        let ends = call.words().map(|word| {
+        let append = |word| {
             bytes.extend_from_slice(word);
             bytes.len()
-        });
-        let ends = ends.collect();
+        };
+        let ends = call.words().map(append).collect();
         PendingCall { script: call.script, keys: call.keys.len(), bytes, ends, answer }
     }
 

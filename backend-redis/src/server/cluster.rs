@@ -7,13 +7,12 @@
 //! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_core::{Error, Result};
 use futures_util::StreamExt;
-use futures_util::future::Either;
 use futures_util::stream::FuturesUnordered;
 use rand::seq::SliceRandom;
 use redis::Value;
@@ -24,7 +23,7 @@ use super::slot_map;
 use crate::connection::{ConnectOptions, HostPort, Target};
 use crate::connection::{Subscription, SupervisedConnection};
 use crate::protocol::call::ScriptCall;
-use crate::protocol::error::{closed, explain, protocol_error};
+use crate::protocol::error::{closed, explain, protocol_error, unreachable};
 
 pub(crate) use super::slot_map::{Range, Redirection, read_map, redirection};
 
@@ -80,12 +79,8 @@ impl Cluster {
         let nodes_subscription = Subscription { channel: None, ..subscription.clone() };
         let known = Arc::new(Mutex::new(seeds.clone()));
         let patience = options.timeouts.answer;
-        let any = SupervisedConnection::start(
-            Target::Any(known.clone()),
-            options.clone(),
-            subscription,
-            patience,
-        );
+        let target = Target::Any(known.clone());
+        let any = SupervisedConnection::start(target, options.clone(), subscription, patience);
         let (map, asking) = (Mutex::default(), tokio::sync::Mutex::default());
         Cluster { options, replicas, nodes_subscription, seeds, known, any, map, asking }
     }
@@ -94,14 +89,10 @@ impl Cluster {
         &self.any
     }
 
-    fn map(&self) -> MutexGuard<'_, Map> {
-        self.map.lock()
-    }
-
     /// The master that has `key`, by the last map.
     pub(crate) fn host_of(&self, key: &str) -> Option<HostPort> {
         let slot = slot_map::slot(key);
-        let map = self.map();
+        let map = self.map.lock();
         let at = map.ranges.partition_point(|range| range.last < slot);
         let range = map.ranges.get(at)?;
         (range.first <= slot).then(|| range.master.clone())
@@ -112,18 +103,14 @@ impl Cluster {
     }
 
     fn node(&self, host: &HostPort) -> Arc<Node> {
-        let mut map = self.map();
+        let mut map = self.map.lock();
         if let Some(known) = map.nodes.get_mut(host) {
             known.used = Instant::now();
             return known.node.clone();
         }
-        let target = Target::To(host.clone());
-        let node = Arc::new(Node::start(
-            &target,
-            &self.options,
-            self.nodes_subscription.clone(),
-            self.replicas,
-        ));
+        let (target, subscription) = (Target::To(host.clone()), self.nodes_subscription.clone());
+        let node = Node::start(&target, &self.options, subscription, self.replicas);
+        let node = Arc::new(node);
         if map.closed {
             node.close();
         }
@@ -162,25 +149,18 @@ impl Cluster {
                     if matches!(error.code(), Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN")) {
                         let _ = self.ask_for_map().await;
                     }
-                    return Err(explain(&error));
+                    return Err(explain(error));
                 }
             }
         }
-        let message = format!("redirected {REDIRECTIONS} times; the nodes do not agree on a slot");
-        Err(Error::new(ErrorKind::Unreachable, message))
-    }
-
-    pub(crate) fn wants_replicas(&self) -> bool {
-        self.replicas > 0
+        let times = REDIRECTIONS;
+        Err(unreachable(format!("redirected {times} times; the nodes do not agree on a slot")))
     }
 
     /// Fetches the map of slots in the background, unless that is under way or was just done.
     fn refresh(self: &Arc<Self>) {
-        let is_due = match self.asking.try_lock() {
-            Ok(asked) => asked.is_none_or(|asked| asked.elapsed() >= MAP_PAUSE),
-            Err(_) => false,
-        };
-        if is_due {
+        let asked = self.asking.try_lock();
+        if asked.is_ok_and(|asked| asked.is_none_or(|asked| asked.elapsed() >= MAP_PAUSE)) {
             let cluster = self.clone();
             self.options.runtime.spawn(async move {
                 if let Err(error) = cluster.ask_for_map().await {
@@ -205,30 +185,16 @@ impl Cluster {
 
     /// The map that most of several nodes agree on.
     async fn ask_several(&self) -> Result<Vec<Range>> {
-        let present = self.map().ranges.clone();
+        let present = self.map.lock().ranges.clone();
         let nodes = self.some_masters();
         let wanted = nodes.len().div_ceil(2) + 1;
 
-        let any = async {
-            let answer = Self::slots(&self.any).await;
-            // Known once there was a connection.
-            let host = self.any.peer();
-            (true, host.ok_or_else(closed), answer)
-        };
-        let mut asking = FuturesUnordered::new();
-        asking.push(Either::Left(any));
-        for (host, node) in &nodes {
-            let asked = async { (false, Ok(host.clone()), Self::slots(node.connection()).await) };
-            asking.push(Either::Right(asked));
-        }
+        let asking = std::iter::once(self.map_of(&self.any, None));
+        let others = nodes.iter().map(|(host, node)| self.map_of(node.connection(), Some(host)));
+        let mut asking: FuturesUnordered<_> = asking.chain(others).collect();
         let mut maps: Vec<Vec<Range>> = Vec::new();
         let (mut of_any, mut failed) = (None, uncovered());
-        while let Some((is_any, host, answer)) = asking.next().await {
-            let map = match (host, answer) {
-                (Ok(host), Ok(answer)) => read_map(&answer, &host, &self.options.addresses)
-                    .ok_or_else(|| protocol_error("CLUSTER SLOTS")),
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            };
+        while let Some((is_any, map)) = asking.next().await {
             match map {
                 // A node that was removed from the cluster continues alone, without slots.
                 Ok(map) if map.is_empty() => {
@@ -250,22 +216,37 @@ impl Cluster {
                 Err(error) => failed = error,
             }
         }
-        let others = maps.len();
-        let Some(found) = slot_map::prevailing(&maps, &present) else {
-            return Err(failed);
-        };
+        let Some(found) = slot_map::prevailing(&maps, &present) else { return Err(failed) };
         // Its node may be cut off from the others, and so from their pushes.
-        if others > 2 && of_any.is_some_and(|map| !slot_map::agree(&map, &found)) {
+        if maps.len() > 2 && of_any.is_some_and(|map| !slot_map::agree(&map, &found)) {
             self.any.mark_broken("most nodes of the cluster have another map of slots");
         }
         Ok(found)
+    }
+
+    /// The map of the node at `host`, or, for `any`, of its peer; and whether it is that of `any`.
+    async fn map_of(
+        &self,
+        connection: &SupervisedConnection,
+        host: Option<&HostPort>,
+    ) -> (bool, Result<Vec<Range>>) {
+        let map = async {
+            let mut command = redis::cmd("CLUSTER");
+            command.arg("SLOTS");
+            let answer = connection.ask(&command).await?;
+            // The peer is known once there was a connection.
+            let host = host.cloned().or_else(|| connection.peer()).ok_or_else(closed)?;
+            let map = read_map(&answer, &host, &self.options.addresses);
+            map.ok_or_else(|| protocol_error("CLUSTER SLOTS"))
+        };
+        (host.is_none(), map.await)
     }
 
     /// Some masters other than that of `any`, since a node has one vote; connected ones first.
     fn some_masters(&self) -> Vec<(HostPort, Arc<Node>)> {
         let peer = self.any.peer();
         let mut masters: Vec<(bool, HostPort)> = {
-            let map = self.map();
+            let map = self.map.lock();
             let masters: HashSet<&HostPort> =
                 map.ranges.iter().map(|range| &range.master).collect();
             let others = masters.into_iter().filter(|host| peer.as_ref() != Some(*host));
@@ -281,14 +262,8 @@ impl Cluster {
     pub(crate) async fn masters(&self) -> Result<Vec<Arc<Node>>> {
         self.ask_for_map().await?;
         let masters: HashSet<HostPort> =
-            self.map().ranges.iter().map(|range| range.master.clone()).collect();
+            self.map.lock().ranges.iter().map(|range| range.master.clone()).collect();
         Ok(masters.iter().map(|host| self.node(host)).collect())
-    }
-
-    async fn slots(connection: &SupervisedConnection) -> Result<Value> {
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("SLOTS");
-        connection.send(&command).await?.map_err(|error| explain(&error))
     }
 
     fn adopt(&self, ranges: Vec<Range>) {
@@ -300,14 +275,14 @@ impl Cluster {
             }
         }
         *self.known.lock() = known;
-        let mut map = self.map();
+        let mut map = self.map.lock();
         map.nodes.retain(|host, known| masters.contains(&host) || known.used.elapsed() < KEPT);
         map.ranges = ranges;
     }
 
     pub(crate) fn close(&self) {
         self.any.close();
-        let mut map = self.map();
+        let mut map = self.map.lock();
         map.closed = true;
         for known in map.nodes.values() {
             known.node.close();
@@ -316,5 +291,5 @@ impl Cluster {
 }
 
 pub(crate) fn uncovered() -> Error {
-    Error::new(ErrorKind::Unreachable, "no node of the cluster has the slot of this lock")
+    unreachable("no node of the cluster has the slot of this lock")
 }

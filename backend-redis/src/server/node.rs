@@ -11,15 +11,6 @@ use crate::connection::{Subscription, SupervisedConnection};
 use crate::protocol::call::{EvalBy, ScriptCall, UNKNOWN_SCRIPT};
 use crate::protocol::error::explain;
 
-/// Whether there is a value at a watched key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
-    /// There is a value.
-    Held,
-    /// The key does not exist.
-    Free,
-}
-
 /// One server, with its connections.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -99,28 +90,27 @@ impl Node {
         // With the script's text: a second attempt would need another `ASKING`.
         pipeline.cmd("ASKING").add_command(call.command(EvalBy::Text));
         let answers = self.connection.send_all(&pipeline).await?;
-        let mut last = Value::Nil;
-        for answer in answers {
-            last = answer.extract_error().map_err(|error| explain(&error))?;
-        }
-        Ok(last)
+        answers
+            .into_iter()
+            .try_fold(Value::Nil, |_, answer| answer.extract_error())
+            .map_err(explain)
     }
 
     /// Has the server push one notification when `key` changes, and reads whether it exists now.
     /// Whose value it is, the scripts decide. Each notification needs another call.
-    pub(crate) async fn watch(&self, key: &str) -> Result<Watched> {
+    pub(crate) async fn watch(&self, key: &str) -> Result<bool> {
         let mut pipeline = Pipeline::with_capacity(2);
         pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("GET").arg(key);
         let answers = self.connection.send_all(&pipeline).await?;
-        match answers.last() {
-            Some(Value::Nil) => Ok(Watched::Free),
-            _ => Ok(Watched::Held),
-        }
+        Ok(!matches!(answers.last(), Some(Value::Nil)))
     }
 
-    /// The confirmations by replicas, if grants wait for them.
-    pub(crate) fn replicas(&self) -> Option<&Replicas> {
-        self.replicas.as_ref()
+    /// Executes a call that confirms a grant, and waits until the replicas have it.
+    pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
+        match &self.replicas {
+            Some(replicas) => replicas.confirm(call).await,
+            None => self.call(call).await?.map_err(explain),
+        }
     }
 
     pub(crate) fn close(&self) {

@@ -1,7 +1,7 @@
 //! Removes what a tool's run left in a server: the keys of all locks under its scratch names.
 
 use fencelock_core::{Result, Scratch};
-use redis::{Pipeline, Value};
+use redis::Pipeline;
 
 use crate::connection::SupervisedConnection;
 use crate::protocol::error::{explain, protocol_error};
@@ -46,8 +46,8 @@ impl Leftovers {
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(PAGE);
-            let page = connection.send(&scan).await?.map_err(|error| explain(&error))?;
-            let (next, keys) = read_page(page).ok_or_else(|| protocol_error("SCAN"))?;
+            let page = redis::from_redis_value(connection.ask(&scan).await?);
+            let (next, keys): (_, Vec<Vec<u8>>) = page.map_err(|_| protocol_error("SCAN"))?;
             found += delete(connection, keys.iter().filter(|key| self.contain(key))).await?;
             cursor = next;
             if cursor == b"0" {
@@ -69,23 +69,10 @@ async fn delete<'a>(
     }
     if !deletes.is_empty() {
         for answer in connection.send_all(&deletes).await? {
-            answer.extract_error().map_err(|error| explain(&error))?;
+            answer.extract_error().map_err(explain)?;
         }
     }
     Ok(deletes.len())
-}
-
-/// The next cursor, and the keys of a page.
-fn read_page(page: Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
-    let Value::Array(parts) = page else { return None };
-    let Ok([Value::BulkString(next), Value::Array(keys)]) = <[Value; 2]>::try_from(parts) else {
-        return None;
-    };
-    let keys = keys.into_iter().map(|key| match key {
-        Value::BulkString(key) => Some(key),
-        _ => None,
-    });
-    Some((next, keys.collect::<Option<_>>()?))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use fencelock_core::{
 use redis::Value;
 
 use crate::connection::SupervisedConnection;
-use crate::protocol::error::{meaning_of, protocol_error};
+use crate::protocol::error::{explain, protocol_error};
 
 /// The oldest server that has the scripts' commands: `SET … KEEPTTL GET` came with 6.2.
 const OLDEST: (u32, u32) = (6, 2);
@@ -38,8 +38,7 @@ impl ServerInfo {
             // The ACL may deny INFO and allow all that locks need; a server that is not ready yet
             // reports that to the first acquisition.
             Err(error) => {
-                let meaning = meaning_of(&error);
-                tracing::debug!(?meaning, "the server does not show its settings");
+                tracing::debug!(error = %explain(&error), "the server does not show its settings");
                 Ok(ServerInfo::default())
             }
         }
@@ -47,12 +46,17 @@ impl ServerInfo {
 
     /// Parses a reply to `INFO`.
     pub(crate) fn read(info: &Value) -> ServerInfo {
-        let facts = match info {
-            Value::BulkString(text) => read(&String::from_utf8_lossy(text)),
-            Value::VerbatimString { text, .. } => read(text),
-            _ => HashMap::new(),
-        };
-        ServerInfo { facts }
+        match info {
+            Value::BulkString(text) => ServerInfo::parse(&String::from_utf8_lossy(text)),
+            Value::VerbatimString { text, .. } => ServerInfo::parse(text),
+            _ => ServerInfo::default(),
+        }
+    }
+
+    fn parse(info: &str) -> ServerInfo {
+        let facts = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+        let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        ServerInfo { facts: facts.collect() }
     }
 
     /// The ID of this run of the server.
@@ -81,43 +85,40 @@ impl ServerInfo {
 
     /// Refuses a server that cannot carry locks.
     pub(crate) fn require(&self, cluster: bool) -> Result<()> {
-        let refused = |message: String| Err(Error::new(ErrorKind::Refused, message));
+        let refused = |message: &str| Err(Error::new(ErrorKind::Refused, message));
         // Valkey continues the numbers of Redis from 7.2, where it was forked.
         if let Some(version) = self.fact("redis_version")
             && let Some(numbers) = version_of(version)
             && numbers < OLDEST
         {
-            return refused(format!("the server is Redis {version}; 6.2 or newer is needed"));
+            return refused(&format!("the server is Redis {version}; 6.2 or newer is needed"));
         }
         if let Some(us) = self.fact("server_time_usec").and_then(|us| us.parse::<u64>().ok())
             && us < EARLIEST_US
         {
             let days = us / 86_400_000_000;
-            return refused(format!(
-                "the server's clock shows day {days} after 1970 and must be set"
-            ));
+            let clock = format!("the server's clock shows day {days} after 1970 and must be set");
+            return refused(&clock);
         }
         // All masters grant the same lock, and reconcile their data only afterwards.
         if self.is("role", "active-replica") {
             return refused(
                 "the server is an active replica of KeyDB: each of several masters would grant the \
-                 same lock; use one without active-replica"
-                    .to_owned(),
+                 same lock; use one without active-replica",
             );
         }
         match (self.mode(), cluster) {
             (Some("cluster"), false) => {
-                refused("the server is part of a cluster; use redis-cluster://".to_owned())
+                refused("the server is part of a cluster; use redis-cluster://")
             }
             (Some("standalone"), true) => {
-                refused("the server is not in cluster mode; use redis://".to_owned())
+                refused("the server is not in cluster mode; use redis://")
             }
             (Some("sentinel"), _) => {
-                let url = "redis+sentinel://HOST/SERVICE";
-                refused(format!("the server is a sentinel; use {url}"))
+                refused("the server is a sentinel; use redis+sentinel://HOST/SERVICE")
             }
             _ if self.is("role", "slave") && !cluster => {
-                refused("the server is a replica; use its master, or redis+sentinel://".to_owned())
+                refused("the server is a replica; use its master, or redis+sentinel://")
             }
             _ => Ok(()),
         }
@@ -126,14 +127,14 @@ impl ServerInfo {
     /// The conditions under which exclusion fails on this server.
     fn dangers(&self, failover: bool, replicas: u32) -> Vec<&'static str> {
         let mut dangers = vec!["the server's clock jumps"];
-        let known = !self.facts.is_empty();
-        if !known {
+        let is_known = !self.facts.is_empty();
+        if !is_known {
             dangers.push("the server restarts or evicts, unless its settings (unknown) prevent it");
         } else {
-            match self.is("aof_enabled", "1") {
-                true => dangers.push("power fails before the server has synced its log"),
-                false => dangers.push("the server restarts: it keeps no append-only file"),
-            }
+            dangers.push(match self.is("aof_enabled", "1") {
+                true => "power fails before the server has synced its log",
+                false => "the server restarts: it keeps no append-only file",
+            });
             if self.evicts() {
                 dangers.push("memory runs out: maxmemory-policy evicts locks");
             }
@@ -142,7 +143,7 @@ impl ServerInfo {
             dangers.push("the database is Active-Active: each region grants the same lock");
         }
         let has_replicas = self.fact("connected_slaves").is_some_and(|count| count != "0");
-        if failover || has_replicas || !known {
+        if failover || has_replicas || !is_known {
             dangers.push(match replicas {
                 0 => "a failover loses the last writes",
                 _ => "a failover chooses a replica without the last writes",
@@ -202,11 +203,6 @@ impl ServerInfo {
     }
 }
 
-fn read(info: &str) -> HashMap<String, String> {
-    let pairs = info.lines().filter_map(|line| line.trim_end().split_once(':'));
-    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
 fn version_of(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.').map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))
@@ -215,10 +211,6 @@ fn version_of(text: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn server_info(info: &str) -> ServerInfo {
-        ServerInfo { facts: read(info) }
-    }
 
     #[test]
     fn an_unsuitable_server_is_refused_with_advice() {
@@ -236,28 +228,33 @@ mod tests {
             // KeyDB.
             ("redis_version:6.3.4\r\nrole:active-replica\r\n", false, "without active-replica"),
         ] {
-            let error = server_info(info).require(cluster).unwrap_err();
+            let error = ServerInfo::parse(info).require(cluster).unwrap_err();
             assert!(error.to_string().contains(says), "{error}");
         }
-        server_info("redis_version:6.2.0\r\nrole:master\r\nredis_mode:standalone\r\n")
+        ServerInfo::parse("redis_version:6.2.0\r\nrole:master\r\nredis_mode:standalone\r\n")
             .require(false)
             .unwrap();
-        server_info("").require(false).unwrap();
+        ServerInfo::parse("").require(false).unwrap();
     }
 
     #[test]
     fn the_dangers_depend_on_the_settings() {
         let safe = "maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n\
                     connected_slaves:0\r\n";
-        let safe = server_info(safe).dangers(false, 0);
+        let safe = ServerInfo::parse(safe).dangers(false, 0);
         assert_eq!(safe.len(), 2, "{safe:?}");
         let bad = "maxmemory:100\r\nmaxmemory_policy:volatile-lru\r\naof_enabled:0\r\n\
                    connected_slaves:1\r\n";
-        let bad = server_info(bad).dangers(false, 0);
+        let bad = ServerInfo::parse(bad).dangers(false, 0);
         assert_eq!(bad.len(), 4, "{bad:?}");
-        let enterprise = server_info("rlec_version:7.4.2-54\r\naof_enabled:1\r\nmaxmemory:0\r\n");
+        let enterprise =
+            ServerInfo::parse("rlec_version:7.4.2-54\r\naof_enabled:1\r\nmaxmemory:0\r\n");
         let dangers = enterprise.dangers(false, 0);
         assert!(dangers.iter().any(|danger| danger.contains("Active-Active")), "{dangers:?}");
-        assert_eq!(server_info("").dangers(false, 0).len(), 3, "unknown settings count as dangers");
+        assert_eq!(
+            ServerInfo::parse("").dangers(false, 0).len(),
+            3,
+            "unknown settings count as dangers"
+        );
     }
 }

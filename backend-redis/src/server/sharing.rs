@@ -5,12 +5,10 @@
 //! separately from then on; if refusals continue, all calls are, for a while.
 
 use std::collections::HashMap;
-use std::sync::MutexGuard;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use fencelock_core::sync::Mutex;
+use tokio::time::Instant;
 
 /// How long a refusal is remembered.
 pub(crate) const WHILE: Duration = Duration::from_secs(60);
@@ -25,7 +23,10 @@ pub(crate) struct Sharing(Mutex<Refused>);
 
 #[derive(Debug)]
 struct Refused {
-    all: Separation,
+    /// All calls are sent separately until then.
+    separate_until: Instant,
+    /// All calls are sent separately: the server is in cluster mode.
+    slots_differ: bool,
     /// The locks that the ACL denies, each with the end of its entry.
     denied: HashMap<Box<[u8]>, Instant>,
     /// Since when refused requests are counted.
@@ -33,23 +34,16 @@ struct Refused {
     requests: u32,
 }
 
-/// Whether all calls are sent separately.
-#[derive(Clone, Copy, Debug)]
-enum Separation {
-    No,
-    Until(Instant),
-    /// The server is in cluster mode.
-    Always,
-}
-
 impl Sharing {
     pub(crate) fn new() -> Sharing {
-        let (denied, since) = (HashMap::new(), Instant::now());
-        Sharing(Mutex::new(Refused { all: Separation::No, denied, since, requests: 0 }))
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Refused> {
-        self.0.lock()
+        let now = Instant::now();
+        Sharing(Mutex::new(Refused {
+            separate_until: now,
+            slots_differ: false,
+            denied: HashMap::new(),
+            since: now,
+            requests: 0,
+        }))
     }
 
     /// Those of `calls` that may share a request, and those that may not.
@@ -59,14 +53,12 @@ impl Sharing {
         lock: impl Fn(&S) -> &[u8],
         now: Instant,
     ) -> (Vec<S>, Vec<S>) {
-        let refused = self.refused();
-        match refused.all {
-            Separation::Always => return (Vec::new(), calls),
-            Separation::Until(end) if now < end => return (Vec::new(), calls),
-            Separation::No | Separation::Until(_) if refused.denied.is_empty() => {
-                return (calls, Vec::new());
-            }
-            Separation::No | Separation::Until(_) => {}
+        let refused = self.0.lock();
+        if refused.slots_differ || now < refused.separate_until {
+            return (Vec::new(), calls);
+        }
+        if refused.denied.is_empty() {
+            return (calls, Vec::new());
         }
         let is_denied = |call: &S| refused.denied.get(lock(call)).is_some_and(|end| now < *end);
         calls.into_iter().partition(|call| !is_denied(call))
@@ -74,37 +66,34 @@ impl Sharing {
 
     /// Records that a shared request was refused as a whole.
     pub(crate) fn request_refused(&self, now: Instant) {
-        let mut refused = self.refused();
+        let mut refused = self.0.lock();
         if now >= refused.since + WHILE {
             (refused.since, refused.requests) = (now, 0);
             refused.denied.retain(|_, end| now < *end);
         }
         refused.requests += 1;
-        if refused.requests >= REFUSALS && !matches!(refused.all, Separation::Always) {
-            tracing::debug!(
-                "shared requests are refused; each call is sent in a request of its own"
-            );
-            refused.all = Separation::Until(now + WHILE);
+        if refused.requests >= REFUSALS {
+            tracing::debug!("shared requests are refused; each call is sent separately");
+            refused.separate_until = now + WHILE;
         }
     }
 
     /// Records that the server refuses keys of several slots in one request, which is final.
     pub(crate) fn slots_differ(&self) {
-        self.refused().all = Separation::Always;
+        self.0.lock().slots_differ = true;
     }
 
     /// Records that the ACL denies this lock.
     pub(crate) fn denied(&self, lock: &[u8], now: Instant) {
-        let mut refused = self.refused();
-        let end = now + WHILE;
+        let mut refused = self.0.lock();
         if refused.denied.len() < MOST_DENIED || refused.denied.contains_key(lock) {
-            refused.denied.insert(lock.into(), end);
+            refused.denied.insert(lock.into(), now + WHILE);
         }
     }
 
     /// Records that the ACL does not deny this lock.
     pub(crate) fn allowed(&self, lock: &[u8]) {
-        let mut refused = self.refused();
+        let mut refused = self.0.lock();
         if !refused.denied.is_empty() {
             refused.denied.remove(lock);
         }
@@ -156,9 +145,9 @@ mod tests {
         for lock in 0..2 * MOST_DENIED {
             sharing.denied(lock.to_string().as_bytes(), now);
         }
-        assert_eq!(sharing.refused().denied.len(), MOST_DENIED);
+        assert_eq!(sharing.0.lock().denied.len(), MOST_DENIED);
         now += WHILE;
         sharing.request_refused(now);
-        assert!(sharing.refused().denied.is_empty());
+        assert!(sharing.0.lock().denied.is_empty());
     }
 }

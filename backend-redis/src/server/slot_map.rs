@@ -105,10 +105,8 @@ pub(super) fn prevailing(maps: &[Vec<Range>], present: &[Range]) -> Option<Vec<R
 
 /// Whether the masters are the same. One node may miss a replica that another one sees.
 pub(super) fn agree(one: &[Range], other: &[Range]) -> bool {
-    let masters = |map: &[Range]| {
-        map.iter().map(|range| (range.first, range.last, range.master.clone())).collect::<Vec<_>>()
-    };
-    one.len() == other.len() && masters(one) == masters(other)
+    let master = |range: &Range| (range.first, range.last, range.master.clone());
+    one.len() == other.len() && one.iter().map(master).eq(other.iter().map(master))
 }
 
 #[cfg(test)]

@@ -8,12 +8,12 @@ use redis::Value;
 
 use super::batch::BatchingNode;
 use super::cluster::{Cluster, uncovered};
-use super::node::{Node, Watched};
+use super::node::Node;
 use super::scratch::Leftovers;
 use crate::connection::{ConnectOptions, HostPort, Target};
 use crate::connection::{Subscription, SupervisedConnection};
 use crate::protocol::call::ScriptCall;
-use crate::protocol::error::{explain, protocol_error};
+use crate::protocol::error::protocol_error;
 use crate::protocol::script::SCRIPTS;
 
 /// Executes script calls.
@@ -25,28 +25,23 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// Connects to one server; waits for the connection.
-    pub(crate) async fn one(
+    /// Connects; waits for the first connection.
+    pub(crate) async fn connect(
         target: &Target,
         options: &Arc<ConnectOptions>,
         subscription: Subscription,
         replicas: u32,
     ) -> Result<Server> {
-        let node = Node::start(target, options, subscription, replicas);
-        node.connection().first().await?;
-        Ok(Server::One(BatchingNode::new(node, options.runtime.clone(), &SCRIPTS.batch)))
-    }
-
-    /// Connects to a cluster; waits for a connection to one of its nodes.
-    pub(crate) async fn cluster(
-        seeds: Vec<HostPort>,
-        options: Arc<ConnectOptions>,
-        subscription: Subscription,
-        replicas: u32,
-    ) -> Result<Server> {
-        let cluster = Cluster::start(seeds, options, subscription, replicas);
-        cluster.any().first().await?;
-        Ok(Server::Cluster(Arc::new(cluster)))
+        let server = if let Target::Any(seeds) = target {
+            let seeds = seeds.lock().clone();
+            let cluster = Cluster::start(seeds, options.clone(), subscription, replicas);
+            Server::Cluster(Arc::new(cluster))
+        } else {
+            let node = Node::start(target, options, subscription, replicas);
+            Server::One(BatchingNode::new(node, options.runtime.clone(), &SCRIPTS.batch))
+        };
+        server.any().first().await?;
+        Ok(server)
     }
 
     /// Fetches the map of slots, once the server is known to be of the kind that the URL names.
@@ -66,57 +61,38 @@ impl Server {
         }
     }
 
-    /// Asks the server to notify this client when `key` changes.
-    pub(crate) async fn watch(&self, key: &str) -> Result<Watched> {
+    /// The server that has `key`, if that is known.
+    fn node_of(&self, key: &str) -> Option<Arc<Node>> {
         match self {
-            Server::One(node) => node.node().watch(key).await,
-            Server::Cluster(cluster) => match cluster.node_of(key) {
-                Some(node) => node.watch(key).await,
-                None => Ok(Watched::Held),
-            },
+            Server::One(node) => Some(node.node().clone()),
+            Server::Cluster(cluster) => cluster.node_of(key),
         }
+    }
+
+    /// Asks the server to notify this client when `key` changes, and whether it exists now.
+    pub(crate) async fn watch(&self, key: &str) -> Result<bool> {
+        self.node_of(key).ok_or_else(uncovered)?.watch(key).await
     }
 
     /// The error for a reply that no script gives, about the lock at `key`. Its connection is
     /// replaced: it may be out of step, and answer one request with the reply to another.
     pub(crate) fn protocol_error(&self, key: &str, script: &str) -> Error {
-        const WHY: &str = "it gave an unexpected reply";
-        match self {
-            Server::One(node) => node.node().connection().mark_broken(WHY),
-            Server::Cluster(cluster) => {
-                cluster.node_of(key).iter().for_each(|node| node.connection().mark_broken(WHY));
-            }
+        if let Some(node) = self.node_of(key) {
+            node.connection().mark_broken("it gave an unexpected reply");
         }
         protocol_error(script)
     }
 
-    /// Whether a grant counts only once [confirmed](Server::confirm) by replicas.
-    pub(crate) fn wants_replicas(&self) -> bool {
-        match self {
-            Server::One(node) => node.node().replicas().is_some(),
-            Server::Cluster(cluster) => cluster.wants_replicas(),
-        }
-    }
-
     /// Executes a call that confirms a grant, and waits until the replicas have it.
     pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
-        match self {
-            Server::One(node) => confirmed_by(node.node(), call).await,
-            Server::Cluster(cluster) => match cluster.node_of(call.keys[0]) {
-                Some(node) => confirmed_by(&node, call).await,
-                None => Err(uncovered()),
-            },
-        }
+        self.node_of(call.keys[0]).ok_or_else(uncovered)?.confirm(call).await
     }
 
     /// Why the server that has `key` has no connection at the moment, if it has none.
     pub(crate) fn trouble(&self, key: &str) -> Option<Error> {
-        match self {
-            Server::One(node) => node.node().connection().state().err(),
-            Server::Cluster(cluster) => match cluster.node_of(key) {
-                Some(node) => node.connection().state().err(),
-                None => cluster.any().state().err(),
-            },
+        match self.node_of(key) {
+            Some(node) => node.connection().state().err(),
+            None => self.any().state().err(),
         }
     }
 
@@ -153,12 +129,5 @@ impl Server {
             Server::One(node) => node.node().close(),
             Server::Cluster(cluster) => cluster.close(),
         }
-    }
-}
-
-async fn confirmed_by(node: &Node, call: ScriptCall<'_>) -> Result<Value> {
-    match node.replicas() {
-        Some(replicas) => replicas.confirm(call).await,
-        None => node.call(call).await?.map_err(|error| explain(&error)),
     }
 }

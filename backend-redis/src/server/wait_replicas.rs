@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
+use fencelock_core::Result;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Error, ErrorKind, Result};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
 use crate::connection::SupervisedConnection;
 use crate::protocol::call::{EvalBy, ScriptCall, UNKNOWN_SCRIPT};
-use crate::protocol::error::{explain, protocol_error};
+use crate::protocol::error::{explain, protocol_error, unreachable};
 
 /// How long the replicas may take; at most half of the answer timeout.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
@@ -44,16 +44,12 @@ impl Replicas {
     /// Executes the call, and returns once enough replicas have it. Cancel safe, although other
     /// confirmations may have to be repeated.
     pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
-        // With the script's text if the digest is unknown: a replica that became a master has no
-        // scripts.
-        match self.confirm_by(call, EvalBy::Digest).await? {
-            Value::ServerError(error) if error.code() == UNKNOWN_SCRIPT => {
-                self.confirm_by(call, EvalBy::Text).await
-            }
-            answer => Ok(answer),
-        }?
-        .extract_error()
-        .map_err(|error| explain(&error))
+        let mut answer = self.confirm_by(call, EvalBy::Digest).await?;
+        // A replica that became a master does not know the scripts.
+        if matches!(&answer, Value::ServerError(error) if error.code() == UNKNOWN_SCRIPT) {
+            answer = self.confirm_by(call, EvalBy::Text).await?;
+        }
+        answer.extract_error().map_err(explain)
     }
 
     async fn confirm_by(&self, call: ScriptCall<'_>, by: EvalBy) -> Result<Value> {
@@ -68,7 +64,7 @@ impl Replicas {
         self.send().await;
         drop(sending);
         let unsent = "the task that sent this confirmation was cancelled";
-        answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unreachable, unsent)))
+        answered.await.unwrap_or_else(|_| Err(unreachable(unsent)))
     }
 
     /// Sends all waiting confirmations, then one `WAIT`.
@@ -78,10 +74,10 @@ impl Replicas {
             return;
         }
         let mut pipeline = Pipeline::with_capacity(all.len() + 1);
-        let (commands, asking): (Vec<_>, Vec<_>) =
-            all.into_iter().map(|one| (one.command, one.answer)).unzip();
-        for command in commands {
+        let mut asking = Vec::with_capacity(all.len());
+        for Confirmation { command, answer } in all {
             pipeline.add_command(command);
+            asking.push(answer);
         }
         pipeline.cmd("WAIT").arg(self.wanted).arg(self.within.as_millis());
         let answers = self.connection.send_all(&pipeline).await.and_then(|mut answers| {
@@ -89,18 +85,13 @@ impl Replicas {
             self.enough(reached)?;
             Ok(answers)
         });
-        match answers {
-            Ok(answers) => {
-                for (asking, answer) in asking.into_iter().zip(answers) {
-                    // An error means that it was cancelled: its claim's release follows.
-                    let _ = asking.send(Ok(answer));
-                }
-            }
-            Err(error) => {
-                for asking in asking {
-                    let _ = asking.send(Err(error.clone()));
-                }
-            }
+        let answers = match answers {
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); asking.len()],
+        };
+        for (asking, answer) in asking.into_iter().zip(answers) {
+            // An error means that it was cancelled: its claim's release follows.
+            let _ = asking.send(answer);
         }
     }
 
@@ -113,17 +104,14 @@ impl Replicas {
                      {1:?}",
                     self.wanted, self.within
                 );
-                Err(Error::new(ErrorKind::Unreachable, message))
+                Err(unreachable(message))
             }
             Ok(_) => Err(protocol_error("WAIT")),
+            Err(error) if error.code() == Some("NOPERM") => Err(explain(error)),
+            // A demoted server reports one of several errors, none of them final.
             Err(error) => {
-                let explained = explain(&error);
-                // A demoted server reports one of several errors, none of them final.
-                let denied = error.code() == Some("NOPERM");
-                if !denied {
-                    self.connection.mark_broken("WAIT failed");
-                }
-                Err(explained.retryable(!denied))
+                self.connection.mark_broken("WAIT failed");
+                Err(explain(error).retryable(true))
             }
         }
     }

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, Clock, Error, ErrorKind, FencingToken, IfBusy, Moment,
-    ReleaseOutcome, RenewOutcome, Residue, Result, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
+    RenewOutcome, Residue, Result, lease_end,
 };
 use redis::Value;
 
 use super::store::Store;
 use crate::protocol::call::ScriptCall;
+use crate::protocol::error::unreachable;
 use crate::protocol::identity::{Keys, identity, ttl_of};
 use crate::protocol::script::SCRIPTS;
 
@@ -21,8 +22,8 @@ const TOKEN_KEY_PERIOD: Duration = Duration::from_secs(20 * 60);
 pub(crate) struct RedisAcquisition {
     store: Arc<Store>,
     claim: Arc<Claim>,
-    keys: Keys,
-    identity: String,
+    pub(super) keys: Keys,
+    pub(super) identity: String,
     /// When the token's key was last certain to live for most of an hour, in ns on the store's clock;
     /// 0 before the grant.
     token_renewed: AtomicU64,
@@ -30,7 +31,8 @@ pub(crate) struct RedisAcquisition {
 
 impl RedisAcquisition {
     pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisAcquisition {
-        store.notifications.register(&claim);
+        // Before the first attempt is sent: a push can overtake its reply.
+        store.notifications.claims.insert(claim.owner().reveal(), &claim);
         RedisAcquisition {
             keys: Keys::of(claim.name().key()),
             identity: identity(&claim, &store.client),
@@ -40,72 +42,48 @@ impl RedisAcquisition {
         }
     }
 
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    pub(crate) fn identity(&self) -> &str {
-        &self.identity
-    }
-
     /// Renews the lease.
     pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
         let sent = self.store.clock.now();
-        let fixed = self.claim.is_fixed_lease();
+        let is_fixed = self.claim.is_fixed_lease();
         let since = Moment::from_nanos(self.token_renewed.load(Ordering::Relaxed));
-        let old = sent.duration_since(since) > TOKEN_KEY_PERIOD;
-        let ttl = if fixed { "0" } else { ttl_of(&self.identity) };
-        let values = [self.identity.as_str(), ttl, if old { "old" } else { "" }];
-        // A single key is served also while its slot moves from server to server.
-        let keys = self.keys.all();
-        let keys = if old { &keys[..] } else { &keys[..1] };
+        let is_old = sent.duration_since(since) > TOKEN_KEY_PERIOD;
+        let ttl = if is_fixed { "0" } else { ttl_of(&self.identity) };
+        let values = [self.identity.as_str(), ttl, if is_old { "old" } else { "" }];
         let values = values.map(str::as_bytes);
+        // A single key is served also while its slot moves from server to server.
+        let keys = &self.keys.all()[..if is_old { 3 } else { 1 }];
         let call = ScriptCall { script: &SCRIPTS.renew, keys, values: &values };
-        match self.store.server.call(call).await? {
-            Value::Int(1) => {
-                if old {
-                    self.token_renewed.store(sent.as_nanos(), Ordering::Relaxed);
-                }
-                let valid_until = match fixed {
-                    // Only that it is still held: core ignores an end before the known one.
-                    true => sent,
-                    false => lease_end(sent, self.claim.ttl()),
-                };
-                Ok(RenewOutcome::Renewed { valid_until })
-            }
-            Value::Int(0) => Ok(RenewOutcome::Lost),
-            _ => Err(self.protocol_error("renew")),
+        let answer = self.store.server.call(call).await?;
+        if !self.store.read_yes(&answer, &self.keys, "renew")? {
+            return Ok(RenewOutcome::Lost);
         }
+        if is_old {
+            self.token_renewed.store(sent.as_nanos(), Ordering::Relaxed);
+        }
+        // For a fixed lease only that it is still held: core ignores an end before the known one.
+        let valid_until = if is_fixed { sent } else { lease_end(sent, self.claim.ttl()) };
+        Ok(RenewOutcome::Renewed { valid_until })
     }
 
     /// Completes a grant that counts only once the replicas have it.
     ///
     /// The replicas confirm a renewal: it is sent on a connection of its own, and must not acquire
-    /// if it arrives after this claim's release.
+    /// if it arrives after this claim's release. After an error a retry follows, or this claim's one
+    /// release, which is its last request: a release between two attempts could arrive after the
+    /// second.
     async fn replicated(&self, token: FencingToken) -> Result<AttemptOutcome> {
         let sent = self.store.clock.now();
-        let values = [self.identity.as_str(), ttl_of(&self.identity), ""];
-        let values = values.map(str::as_bytes);
-        let call =
-            ScriptCall { script: &SCRIPTS.renew, keys: &self.keys.all()[..1], values: &values };
-        match self.store.server.confirm(call).await {
-            Ok(Value::Int(1)) => {
-                let valid_until = lease_end(sent, self.claim.ttl());
-                Ok(AttemptOutcome::Granted { token, valid_until })
-            }
-            Ok(Value::Int(0)) => {
-                let message = "the lock was lost before the replicas had the grant";
-                Err(Error::new(ErrorKind::Unreachable, message))
-            }
-            Ok(_) => Err(self.protocol_error("renew")),
-            // A retry follows, or this claim's one release, which is its last request: a release
-            // between two attempts could arrive after the second.
-            Err(error) => Err(error),
+        let values = [self.identity.as_str(), ttl_of(&self.identity), ""].map(str::as_bytes);
+        let keys = &self.keys.all()[..1];
+        let call = ScriptCall { script: &SCRIPTS.renew, keys, values: &values };
+        let answer = self.store.server.confirm(call).await?;
+        if !self.store.read_yes(&answer, &self.keys, "renew")? {
+            let message = "the lock was lost before the replicas had the grant";
+            return Err(unreachable(message));
         }
-    }
-
-    fn protocol_error(&self, script: &str) -> Error {
-        self.store.server.protocol_error(self.keys.lock(), script)
+        let valid_until = lease_end(sent, self.claim.ttl());
+        Ok(AttemptOutcome::Granted { token, valid_until })
     }
 }
 
@@ -118,13 +96,11 @@ pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Optio
             let valid_until = lease_end(sent, ttl);
             Some(AttemptOutcome::Granted { token: FencingToken::new(token), valid_until })
         }
-        Value::Array(values) => match values.as_slice() {
-            [Value::Int(check_after)] => {
-                let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
-                Some(AttemptOutcome::Waiting { check_after })
-            }
-            _ => None,
-        },
+        Value::Array(values) => {
+            let [Value::Int(check_after)] = values.as_slice() else { return None };
+            let check_after = Duration::from_millis(u64::try_from(*check_after).ok()?);
+            Some(AttemptOutcome::Waiting { check_after })
+        }
         _ => None,
     }
 }
@@ -144,13 +120,14 @@ impl Acquisition for RedisAcquisition {
         let call = ScriptCall { script: &SCRIPTS.attempt, keys: &keys, values };
         let sent = self.store.clock.now();
         let answer = self.store.server.call(call).await?;
-        let answer = read_attempt(&answer, sent, self.claim.ttl());
-        let answer = answer.ok_or_else(|| self.protocol_error("attempt"))?;
-        if matches!(answer, AttemptOutcome::Granted { .. }) {
+        let outcome = read_attempt(&answer, sent, self.claim.ttl());
+        let outcome =
+            outcome.ok_or_else(|| self.store.server.protocol_error(self.keys.lock(), "attempt"))?;
+        if matches!(outcome, AttemptOutcome::Granted { .. }) {
             self.token_renewed.store(sent.as_nanos(), Ordering::Relaxed);
         }
-        match answer {
-            AttemptOutcome::Granted { token, .. } if self.store.server.wants_replicas() => {
+        match outcome {
+            AttemptOutcome::Granted { token, .. } if self.store.replicas > 0 => {
                 Box::pin(self.replicated(token)).await
             }
             AttemptOutcome::Waiting { check_after: Duration::ZERO } => {
@@ -158,7 +135,7 @@ impl Acquisition for RedisAcquisition {
                 let check_after = Box::pin(watching).await;
                 Ok(AttemptOutcome::Waiting { check_after })
             }
-            answer => Ok(answer),
+            outcome => Ok(outcome),
         }
     }
 
@@ -173,6 +150,6 @@ impl Acquisition for RedisAcquisition {
 
 impl Drop for RedisAcquisition {
     fn drop(&mut self) {
-        self.store.notifications.unregister(&self.claim);
+        self.store.notifications.claims.remove(&self.claim.owner().reveal());
     }
 }

@@ -38,7 +38,7 @@ impl DistributedLock for Store {
 
     /// The server that has the lock: a server that is slow or dead does not delay the others.
     fn shard(&self, acquisition: &RedisAcquisition) -> impl Eq + Hash + Send {
-        self.server.shard_of(acquisition.keys().lock())
+        self.server.shard_of(acquisition.keys.lock())
     }
 
     async fn renew(&self, held: &RedisAcquisition) -> Result<RenewOutcome> {
@@ -52,16 +52,14 @@ impl DistributedLock for Store {
     ) -> Result<Vec<WaiterCheck>> {
         let keys = &Keys::of(lock.key());
         let mut values = vec![self.client.as_str().as_bytes()];
-        values.extend(sample(waiting).map(|waiter| waiter.identity().as_bytes()));
+        values.extend(sample(waiting).map(|waiter| waiter.identity.as_bytes()));
         let call =
             ScriptCall { script: &SCRIPTS.check_waiters, keys: &keys.all(), values: &values };
         let answer = self.server.call(call).await?;
         let reply = read_check(answer)
             .ok_or_else(|| self.server.protocol_error(keys.lock(), "check_waiters"))?;
-        let is_head = |waiter: &&RedisAcquisition| {
-            reply.head.as_deref() == Some(waiter.identity().as_bytes())
-        };
-        let head = waiting.iter().position(is_head);
+        let head = reply.head.as_deref();
+        let head = waiting.iter().position(|waiter| head == Some(waiter.identity.as_bytes()));
         let check_after = match (head, reply.check_after) {
             (Some(head), Duration::ZERO) => self.watch_foreign(keys, waiting[head].claim()).await,
             // The first in the queue is checked by its own client.
@@ -74,11 +72,11 @@ impl DistributedLock for Store {
         // Without a first waiter of ours, any waiter may continue what the script left undone.
         let sooner = head.unwrap_or(0);
         let result_for = |(index, waiter): (usize, &&RedisAcquisition)| {
-            let identity = waiter.identity().as_bytes();
-            match reply.missing || reply.ours.iter().any(|ours| ours == identity) {
-                true => WaiterCheck::Attempt,
-                false if index == sooner => WaiterCheck::Again(check_after),
-                false => WaiterCheck::Again(CHECK_AGAIN),
+            let is_ours = |ours: &Vec<u8>| ours == waiter.identity.as_bytes();
+            if reply.missing || reply.ours.iter().any(is_ours) {
+                WaiterCheck::Attempt
+            } else {
+                WaiterCheck::Again(if index == sooner { check_after } else { CHECK_AGAIN })
             }
         };
         Ok(waiting.iter().enumerate().map(result_for).collect())

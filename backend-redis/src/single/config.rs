@@ -1,6 +1,6 @@
 //! The settings of a store, by URL or builder, and its connection.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +10,8 @@ use fencelock_core::{Locks, Result, Settings};
 
 use super::notifications::Notifications;
 use super::store::Store;
-use crate::connection::Subscription;
-use crate::connection::Tls;
 use crate::connection::access::{self, Access, AddressMap, PORT, database_in, hosts, hosts_of};
-use crate::connection::{ConnectOptions, HostPort, Target};
-use crate::connection::{Credentials, Login};
+use crate::connection::{ConnectOptions, Credentials, HostPort, Login, Subscription, Target, Tls};
 use crate::protocol::identity::ClientId;
 use crate::server::server_info::ServerInfo;
 use crate::server::topology::Server;
@@ -32,18 +29,9 @@ use crate::server::topology::Server;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RedisStore {
-    topology: Topology,
+    target: Target,
     access: Access,
-    sentinel_login: Login,
     replicas: u32,
-}
-
-#[derive(Clone, Debug)]
-enum Topology {
-    Server(HostPort),
-    Socket(PathBuf),
-    Sentinel { sentinels: Vec<HostPort>, service: String },
-    Cluster(Vec<HostPort>),
 }
 
 const SENTINEL_PORT: u16 = 26379;
@@ -53,25 +41,21 @@ const PARAMETERS: [&str; 5] =
     ["replicas", "sentinel_user", "sentinel_password", "sentinel_password_file", "address_map"];
 
 impl RedisStore {
-    fn of(topology: Topology) -> RedisStore {
-        RedisStore {
-            topology,
-            access: Access::default(),
-            sentinel_login: Login::default(),
-            replicas: 0,
-        }
+    fn of(target: Target) -> RedisStore {
+        RedisStore { target, access: Access::default(), replicas: 0 }
     }
 
     /// A store on one server.
     #[must_use]
     pub fn server(host: &str, port: u16) -> RedisStore {
-        RedisStore::of(Topology::Server(HostPort { name: host.to_owned(), port }))
+        let host = HostPort { name: host.to_owned(), port };
+        RedisStore::of(Target::To(host))
     }
 
     /// A store on the server at a Unix socket.
     #[must_use]
     pub fn socket(path: impl AsRef<Path>) -> RedisStore {
-        RedisStore::of(Topology::Socket(path.as_ref().to_owned()))
+        RedisStore::of(Target::Socket(path.as_ref().to_owned()))
     }
 
     /// A store on the master of `service`, as these sentinels know it; a failover is followed.
@@ -81,13 +65,14 @@ impl RedisStore {
         service: &str,
     ) -> RedisStore {
         let (sentinels, service) = (hosts(sentinels), service.to_owned());
-        RedisStore::of(Topology::Sentinel { sentinels, service })
+        let login = Login::default();
+        RedisStore::of(Target::Sentinels { sentinels, service, login })
     }
 
     /// A store on the cluster of these nodes; one that answers is enough.
     #[must_use]
     pub fn cluster<'a>(nodes: impl IntoIterator<Item = (&'a str, u16)>) -> RedisStore {
-        RedisStore::of(Topology::Cluster(hosts(nodes)))
+        RedisStore::of(Target::any_of(hosts(nodes)))
     }
 
     /// Logs in with this user and password; an empty user is the server's default one.
@@ -99,9 +84,8 @@ impl RedisStore {
 
     /// Logs in to the sentinels with this user and password.
     #[must_use]
-    pub fn sentinel_login(mut self, user: &str, password: &str) -> RedisStore {
-        self.sentinel_login = Login::new(user, password);
-        self
+    pub fn sentinel_login(self, user: &str, password: &str) -> RedisStore {
+        self.with_sentinel_login(Login::new(user, password))
     }
 
     /// Logs in with the credentials that `ask` returns. It is called for each connection, on a thread
@@ -126,10 +110,16 @@ impl RedisStore {
     /// Logs in to the sentinels with the credentials that `ask` returns.
     #[must_use]
     pub fn sentinel_credentials(
-        mut self,
+        self,
         ask: impl Fn() -> Result<Credentials> + Send + Sync + 'static,
     ) -> RedisStore {
-        self.sentinel_login = Login::Asked(Arc::new(ask));
+        self.with_sentinel_login(Login::Asked(Arc::new(ask)))
+    }
+
+    fn with_sentinel_login(mut self, given: Login) -> RedisStore {
+        if let Target::Sentinels { login, .. } = &mut self.target {
+            *login = given;
+        }
         self
     }
 
@@ -184,38 +174,37 @@ impl RedisStore {
     pub(crate) fn from_url(url: &StoreUrl) -> Result<(RedisStore, Settings)> {
         let params = url.params(&[&access::PARAMETERS[..], &PARAMETERS].concat())?;
         let settings = params.settings()?;
-        let (topology, database) = match kind_of(url.scheme()) {
+        let (target, database) = match kind_of(url.scheme()) {
             "+unix" => (socket_of(url)?, None),
             "+sentinel" | "-sentinel" => sentinel_of(url)?,
             "-cluster" => {
                 let nodes = hosts_of(url, PORT)?;
-                (Topology::Cluster(nodes), database_in(url.path().trim_matches('/'))?)
+                (Target::any_of(nodes), database_in(url.path().trim_matches('/'))?)
             }
             _ => server_of(url)?,
         };
-        let mut store = RedisStore::of(topology);
-        store.access = Access::from_url(url, params, database)?;
-        if matches!(store.topology, Topology::Cluster(_)) && store.access.database != 0 {
+        let access = Access::from_url(url, params, database)?;
+        let is_cluster = matches!(target, Target::Any(_));
+        if is_cluster && access.database != 0 {
             return Err(invalid("a cluster has no database other than 0"));
         }
         let [user, password, file] =
             ["sentinel_user", "sentinel_password", "sentinel_password_file"]
                 .map(|name| params.text(name));
-        let is_sentinel = matches!(store.topology, Topology::Sentinel { .. });
+        let is_sentinel = matches!(target, Target::Sentinels { .. });
         if user.or(password).or(file).is_some() && !is_sentinel {
             return Err(invalid(
                 "sentinel_user, sentinel_password and sentinel_password_file are for \
                  redis+sentinel:// only",
             ));
         }
-        let follows = is_sentinel || matches!(store.topology, Topology::Cluster(_));
-        if params.text("address_map").is_some() && !follows {
+        if params.text("address_map").is_some() && !is_sentinel && !is_cluster {
             return Err(invalid("address_map is for redis-cluster:// and redis+sentinel:// only"));
         }
         let login = access::login(user, password, file, "sentinel_password_file")?;
-        store.sentinel_login =
-            login.ok_or_else(|| invalid("a sentinel_user without a sentinel_password"))?;
-        store.replicas = params.number("replicas")?.unwrap_or(0);
+        let login = login.ok_or_else(|| invalid("a sentinel_user without a sentinel_password"))?;
+        let replicas = params.number("replicas")?.unwrap_or(0);
+        let store = RedisStore { target, access, replicas }.with_sentinel_login(login);
         Ok((store, settings))
     }
 
@@ -238,54 +227,36 @@ impl RedisStore {
         let notifications = Arc::new(Notifications::default());
         let subscription =
             Subscription { channel: Some(client.clone()), handler: Some(notifications.clone()) };
-        let failover = !matches!(self.topology, Topology::Server(_) | Topology::Socket(_));
-        let is_cluster = matches!(self.topology, Topology::Cluster(_));
-        let one = async |target: Target| {
-            Server::one(&target, &options, subscription.clone(), self.replicas).await
-        };
-        let server = match self.topology {
-            Topology::Server(host) => one(Target::To(host)).await?,
-            Topology::Socket(path) => one(Target::Socket(path)).await?,
-            Topology::Sentinel { sentinels, service } => {
-                let login = self.sentinel_login;
-                one(Target::Sentinels { sentinels, service, login }).await?
-            }
-            Topology::Cluster(seeds) => {
-                Server::cluster(seeds, options.clone(), subscription.clone(), self.replicas).await?
-            }
-        };
+        let is_cluster = matches!(self.target, Target::Any(_));
+        let failover = is_cluster || matches!(self.target, Target::Sentinels { .. });
+        let server = Server::connect(&self.target, &options, subscription, self.replicas).await?;
         let server_info = ServerInfo::of(server.any()).await?;
         server_info.require(is_cluster)?;
         server.get_ready().await?;
         server_info.warn(&shown);
         let clock = start_clock()?;
         let profile = server_info.profile(failover, self.replicas);
-        let store = Arc::new(Store { server, clock, client, notifications, profile });
-        Locks::new(store, &shown, settings)
+        let replicas = self.replicas;
+        let store = Store { server, clock, client, notifications, profile, replicas };
+        Locks::new(Arc::new(store), &shown, settings)
     }
 
     /// The store's name in errors and logs.
     fn redacted_url(&self) -> String {
         let list = |hosts: &[HostPort]| {
-            let hosts = hosts.iter().map(|host| format!("{}:{}", host.name, host.port));
-            hosts.collect::<Vec<_>>().join(",")
+            hosts.iter().map(HostPort::to_string).collect::<Vec<_>>().join(",")
         };
         let secure = if self.access.tls.is_some() { "rediss" } else { "redis" };
-        match &self.topology {
-            Topology::Server(host) => {
-                format!("{secure}://{}/{}", list(std::slice::from_ref(host)), self.access.database)
+        let database = self.access.database;
+        match &self.target {
+            Target::Socket(path) => {
+                format!("redis+unix://{}?db={database}", path.display())
             }
-            Topology::Socket(path) => {
-                format!("redis+unix://{}?db={}", path.display(), self.access.database)
+            Target::Sentinels { sentinels, service, .. } => {
+                format!("{secure}+sentinel://{}/{service}/{database}", list(sentinels))
             }
-            Topology::Sentinel { sentinels, service } => {
-                format!(
-                    "{secure}+sentinel://{}/{service}/{}",
-                    list(sentinels),
-                    self.access.database
-                )
-            }
-            Topology::Cluster(nodes) => format!("{secure}-cluster://{}", list(nodes)),
+            Target::To(host) => format!("{secure}://{host}/{database}"),
+            Target::Any(nodes) => format!("{secure}-cluster://{}", list(&nodes.lock())),
         }
     }
 }
@@ -298,12 +269,10 @@ fn kind_of(scheme: &str) -> &str {
 }
 
 /// `redis://host:port/db`.
-fn server_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
+fn server_of(url: &StoreUrl) -> Result<(Target, Option<u16>)> {
     let mut hosts = hosts_of(url, PORT)?;
     match (hosts.pop(), hosts.is_empty()) {
-        (Some(host), true) => {
-            Ok((Topology::Server(host), database_in(url.path().trim_matches('/'))?))
-        }
+        (Some(host), true) => Ok((Target::To(host), database_in(url.path().trim_matches('/'))?)),
         _ => Err(invalid(
             "redis:// names one server; several are redis-cluster://H1,H2, or \
              redis+sentinel://H1,H2/SERVICE",
@@ -312,23 +281,24 @@ fn server_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
 }
 
 /// `redis+unix:///run/redis.sock`.
-fn socket_of(url: &StoreUrl) -> Result<Topology> {
+fn socket_of(url: &StoreUrl) -> Result<Target> {
     match (url.authority(), url.path()) {
-        ("", path) if path.len() > 1 => Ok(Topology::Socket(PathBuf::from(path))),
+        ("", path) if path.len() > 1 => Ok(Target::Socket(path.into())),
         _ => Err(invalid("expected redis+unix:///PATH/TO/SOCKET, with ?db=N for a database")),
     }
 }
 
 /// `redis+sentinel://h1,h2/service/db`.
-fn sentinel_of(url: &StoreUrl) -> Result<(Topology, Option<u16>)> {
+fn sentinel_of(url: &StoreUrl) -> Result<(Target, Option<u16>)> {
     let sentinels = hosts_of(url, SENTINEL_PORT)?;
     let path = url.path().trim_matches('/');
     let (service, database) = path.split_once('/').unwrap_or((path, ""));
     if service.is_empty() {
         return Err(invalid("no service is named; expected redis+sentinel://H1,H2/SERVICE"));
     }
-    let service = service.to_owned();
-    Ok((Topology::Sentinel { sentinels, service }, database_in(database)?))
+    let (service, login) = (service.to_owned(), Login::default());
+    let target = Target::Sentinels { sentinels, service, login };
+    Ok((target, database_in(database)?))
 }
 
 #[cfg(test)]

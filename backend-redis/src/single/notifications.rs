@@ -1,43 +1,20 @@
 //! Routes the server's pushes to the live claims of this client.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use fencelock_core::{Claim, ClaimRegistry, Result};
+use fencelock_core::{ClaimRegistry, Result};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
 use crate::connection::PushHandler;
 
-/// The claims by their owner, and those that wait for a key to change.
-///
-/// A claim is registered before its first attempt is sent, since a push can overtake the reply.
+/// The live claims that pushes wake.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    claims: ClaimRegistry<Uuid>,
+    /// All claims, by their owner; core releases them.
+    pub(super) claims: ClaimRegistry<Uuid>,
     /// The first waiters for locks that clients of other libraries hold, by the lock's key.
-    watchers: ClaimRegistry<String>,
-}
-
-impl Notifications {
-    pub(crate) fn register(&self, claim: &Arc<Claim>) {
-        self.claims.insert(claim.owner().reveal(), claim);
-    }
-
-    pub(crate) fn unregister(&self, claim: &Claim) {
-        self.claims.remove(&claim.owner().reveal());
-    }
-
-    /// Whether the claim of `owner` is live; then core releases it.
-    pub(crate) fn is_registered(&self, owner: Uuid) -> bool {
-        self.claims.contains(&owner)
-    }
-
-    /// From now on `claim` is woken when the server pushes a change of `key`.
-    pub(crate) fn watch(&self, key: &str, claim: &Arc<Claim>) {
-        self.watchers.insert(key.to_owned(), claim);
-    }
+    pub(super) watchers: ClaimRegistry<String>,
 }
 
 #[async_trait]

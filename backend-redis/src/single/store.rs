@@ -11,7 +11,6 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::{ClientId, Identity, Keys};
 use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot::{self, LockContents};
-use crate::server::node::Watched;
 use crate::server::topology::Server;
 
 /// How often the first waiter checks a lock that a client of another library holds.
@@ -25,40 +24,51 @@ pub(crate) struct Store {
     pub(crate) client: ClientId,
     pub(crate) notifications: Arc<Notifications>,
     pub(crate) profile: Profile,
+    /// A grant counts only once confirmed by this many replicas.
+    pub(crate) replicas: u32,
 }
 
 impl Store {
     /// Removes an identity, the first of `values`, from the lock or its queue.
     pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<ReleaseOutcome> {
         let call = ScriptCall { script: &SCRIPTS.release, keys: &keys.all(), values };
-        match self.server.call(call).await? {
-            Value::Int(1) => Ok(ReleaseOutcome::Removed),
-            Value::Int(0) => Ok(ReleaseOutcome::Absent),
-            _ => Err(self.server.protocol_error(keys.lock(), "release")),
+        let answer = self.server.call(call).await?;
+        Ok(match self.read_yes(&answer, keys, "release")? {
+            true => ReleaseOutcome::Removed,
+            false => ReleaseOutcome::Absent,
+        })
+    }
+
+    /// Reads the reply of `script` about the lock at `keys`, which is 1 or 0.
+    pub(super) fn read_yes(&self, answer: &Value, keys: &Keys, script: &str) -> Result<bool> {
+        match answer {
+            Value::Int(1) => Ok(true),
+            Value::Int(0) => Ok(false),
+            _ => Err(self.server.protocol_error(keys.lock(), script)),
         }
     }
 
     /// Watches a lock that a client of another library holds, whose release notifies no waiter, for
     /// `claim`, the first in the queue. Returns when to check again.
     pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
-        self.notifications.watch(keys.lock(), claim);
+        self.notifications.watchers.insert(keys.lock().to_owned(), claim);
         match self.server.watch(keys.lock()).await {
             // It was released before the server began to watch it.
-            Ok(Watched::Free) => Duration::from_millis(1),
+            Ok(false) => Duration::from_millis(1),
             // Even if it is watched: a push can be lost, and an ACL may deny the watch.
-            Ok(Watched::Held) | Err(_) => FOREIGN_CHECK,
+            Ok(true) | Err(_) => FOREIGN_CHECK,
         }
     }
 
     /// Releases an identity of this client that belongs to no live claim: an attempt that arrived
     /// after its claim's release wrote it, and no other client would ever remove it.
     pub(crate) async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
-        let is_known =
-            Identity::parse(identity).is_none_or(|own| self.notifications.is_registered(own.owner));
-        if !is_known {
-            self.release(keys, &[identity]).await?;
+        match Identity::parse(identity) {
+            Some(own) if !self.notifications.claims.contains(&own.owner) => {
+                self.release(keys, &[identity]).await.map(drop)
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The holders and waiters of one lock.

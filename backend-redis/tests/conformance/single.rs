@@ -1,4 +1,4 @@
-//! One server for each behaviour, behind a proxy that breaks connections.
+//! One server for each behaviour, with a proxy that breaks connections.
 
 use std::slice;
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::classes::ServerFault;
 use crate::support::*;
 
-const CROWD: usize = 300;
+const CLAIMS: usize = 300;
 /// More tasks, each with a lock of its own.
 const CHURN: usize = 400;
 
@@ -27,7 +27,7 @@ async fn done(server: &TestRedis, command: &str) -> u64 {
 
 /// All at once, each with a lock of its own.
 async fn acquire_all(locks: &Locks) -> Vec<Result<Guard>> {
-    let acquiring = (0..CROWD).map(|n| spawn_waiter(locks, &format!("lock-{n}")));
+    let acquiring = (0..CLAIMS).map(|n| spawn_waiter(locks, &format!("lock-{n}")));
     let all = within(PATIENCE, "all have replies", join_all(acquiring)).await;
     all.into_iter().map(|joined| joined.expect("no panic")).collect()
 }
@@ -43,9 +43,9 @@ async fn concurrent_attempts_share_calls() {
     let guards: Vec<Guard> = acquire_all(&locks).await.into_iter().map(Result::unwrap).collect();
     let calls = done(&server, "evalsha").await - before[0];
     let sets = done(&server, "set").await - before[1];
-    assert_eq!(sets, 2 * CROWD as u64, "each was executed once");
+    assert_eq!(sets, 2 * CLAIMS as u64, "each was executed once");
     // One thread: all have sent their requests before the first reply is read.
-    let (alone, together) = (16, (CROWD as u64 - 16).div_ceil(64));
+    let (alone, together) = (16, (CLAIMS as u64 - 16).div_ceil(64));
     assert!(calls <= alone + together, "{calls} calls");
     for guard in guards {
         assert!(guard.is_held());
@@ -73,13 +73,13 @@ async fn script_flush_does_not_disturb_concurrent_attempts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_attempts_of_a_batch_leave_nothing() {
     let testbed = Testbed::start().await;
-    // A lock that was left behind would stay longer than this test waits.
-    let locks = testbed.behind("ttl=60s").await;
+    // A lock that was left would stay longer than this test waits.
+    let locks = testbed.through_proxy("ttl=60s").await;
     let delay = ms(4);
     testbed.proxy.delay(Direction::ToServer, delay);
     for round in 0..20u32 {
         let acquiring: Vec<_> =
-            (0..CROWD).map(|n| spawn_waiter(&locks, &format!("lock-{n}"))).collect();
+            (0..CLAIMS).map(|n| spawn_waiter(&locks, &format!("lock-{n}"))).collect();
         // From before the first request to after the last reply.
         tokio::time::sleep(delay * round / 4).await;
         acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
@@ -99,7 +99,7 @@ async fn cancelled_attempts_of_a_batch_leave_nothing() {
 async fn a_foreign_key_does_not_harm_others_of_its_batch() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
-    for n in (0..CROWD).step_by(10) {
+    for n in (0..CLAIMS).step_by(10) {
         redis_command(&server, &["RPUSH", &format!("lock:lock-{n}"), "foreign"]).await;
     }
     for (n, acquired) in acquire_all(&locks).await.into_iter().enumerate() {
@@ -126,7 +126,7 @@ async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
     let hasty = direct(&server, "ttl=60s&unreachable_after=3s").await;
     server.freeze().await.unwrap();
     let waiting: Vec<_> =
-        (0..CROWD).map(|n| spawn_waiter(&patient, &format!("lock-{n}"))).collect();
+        (0..CLAIMS).map(|n| spawn_waiter(&patient, &format!("lock-{n}"))).collect();
     let asked = Instant::now();
     for refused in acquire_all(&hasty).await {
         assert_kind(&refused.unwrap_err(), ErrorKind::Unreachable);
@@ -140,7 +140,7 @@ async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
 }
 
 /// Rows 27, 28, 37 and 38: a thousand tasks acquire, wait and release meanwhile. None of them fails,
-/// and no key is left behind.
+/// and no key is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_temporary_error_ends_no_attempt_of_a_batch() {
     for fault in [
@@ -156,8 +156,8 @@ async fn a_temporary_error_ends_no_attempt_of_a_batch() {
         let (locks, others) = (direct(&server, "ttl=60s").await, direct(&server, "ttl=60s").await);
         let held = acquire_all(&locks).await.into_iter().map(Result::unwrap).collect::<Vec<_>>();
         let waiting: Vec<_> =
-            (0..CROWD).map(|n| spawn_waiter(&others, &format!("lock-{n}"))).collect();
-        for n in 0..CROWD {
+            (0..CLAIMS).map(|n| spawn_waiter(&others, &format!("lock-{n}"))).collect();
+        for n in 0..CLAIMS {
             until_queued(&locks, &format!("lock-{n}"), 1).await;
         }
         let is_over = Arc::new(AtomicBool::new(false));

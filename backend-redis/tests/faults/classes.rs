@@ -69,7 +69,7 @@ impl ServerFault {
             NoReplicas => set(server, "min-replicas-to-write", "9").await,
             OutOfMemory => set(server, "maxmemory", "1").await,
             CannotSave => {
-                // A directory cannot be replaced by the saved file. Before Redis 7 a master has
+                // The saved file does not replace a directory. Before Redis 7 a master has
                 // saved a file there for its replicas.
                 let dump = server.directory().join("dump.rdb");
                 let _ = std::fs::remove_file(&dump);
@@ -196,7 +196,7 @@ async fn a_server_error_has_the_same_meaning_in_a_cluster() {
     let masters: Vec<&TestRedis> = cluster.nodes()[..3].iter().collect();
     let url = cluster.url().replace("redis-cluster://", "redis-cluster://limited:pw@");
     let locks = connect(&format!("{url}?ttl=60s")).await;
-    // A master of a cluster cannot be made a replica in this way.
+    // A master of a cluster does not become a replica in this way.
     for fault in ServerFault::ALL.into_iter().filter(|fault| *fault != ReadOnly) {
         if fault.is_possible_at(masters[0]).await {
             meets(&masters, &locks, fault, 16).await;

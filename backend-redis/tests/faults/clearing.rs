@@ -1,4 +1,4 @@
-//! Clearing removes the keys that a run of a tool left behind, and no other key of the server.
+//! Clearing removes the keys that a run of a tool left, and no other key of the server.
 
 use fencelock_core::Scratch;
 use futures_util::StreamExt;
@@ -31,7 +31,7 @@ async fn a_run_is_cleared_from_among_many_other_keys_and_other_runs() {
     let (own, other) = (Scratch::fresh("app:", "test"), Scratch::fresh("app:", "test"));
     let locks = use_names(&testbed, &own).await;
     use_names(&testbed, &other).await.close().await.unwrap();
-    // The keys that a killed client leaves behind.
+    // The keys that a killed client leaves.
     let _held = acquire(&locks, "held").await;
     let waiter = spawn_waiter(&locks, "held");
     until_queued(&locks, "held", 1).await;

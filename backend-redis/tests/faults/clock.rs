@@ -99,7 +99,8 @@ async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts
     });
     for _ in 0..3 {
         // On connections of their own, since a reset heals the other one.
-        let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=2500ms").await);
+        let (near, far) =
+            (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=2500ms").await);
         let held = acquire(&far, "lock").await;
         let waiter = spawn_waiter(&near, "lock");
         until_queued(&near, "lock", 1).await;

@@ -82,7 +82,7 @@ async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
     // Split.
     migration.move_key("lock:lock").await.unwrap();
     let in_between = tokio::spawn(held.release());
-    told_in_vain(&one, "lock", "moving").await;
+    refused_with(&one, "lock", "moving").await;
     // All keys on the new node, which does not yet own the slot.
     migration.move_keys().await.unwrap();
     soon("the release succeeds", in_between).await.unwrap().unwrap();
@@ -94,7 +94,7 @@ async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
     // No waiters: the queue does not exist.
     let waiter = spawn_waiter(&other, "lock");
     let releasing = tokio::spawn(guard.release());
-    told_in_vain(&one, "lock", "moving").await;
+    refused_with(&one, "lock", "moving").await;
     migration.finish().await.unwrap();
     soon("the release succeeds", releasing).await.unwrap().unwrap();
     release(until_granted(waiter).await).await;

@@ -14,7 +14,7 @@ use crate::support::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_half_open_connection_is_replaced_within_seconds() {
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=12s").await);
+    let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=12s").await);
     let kept = acquire(&far, "kept").await;
     let blocker = acquire(&near, "wanted").await;
     let waiter = spawn_waiter(&far, "wanted");
@@ -40,7 +40,8 @@ async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_
     let one_way = async |direction: Direction| {
         const TTL: u64 = 1500;
         let testbed = Testbed::start().await;
-        let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=1500ms").await);
+        let (near, far) =
+            (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=1500ms").await);
         let held = acquire(&far, "held").await;
         let next = spawn_waiter(&near, "held");
         let blocker = acquire(&near, "wanted").await;
@@ -69,7 +70,7 @@ async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards() {
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=30s").await);
+    let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=30s").await);
     let kept = acquire(&far, "kept").await;
     let mut late = Vec::new();
     for round in 0..7 {
@@ -133,8 +134,11 @@ async fn client_kill_ends_no_hold_and_no_place_in_the_queue() {
 async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
     const GRANTS: usize = 30;
     let testbed = Testbed::start().await;
-    let clients =
-        [testbed.behind("ttl=5s").await, testbed.behind("ttl=5s").await, testbed.direct("").await];
+    let clients = [
+        testbed.through_proxy("ttl=5s").await,
+        testbed.through_proxy("ttl=5s").await,
+        testbed.direct("").await,
+    ];
     let flapping = testbed.proxy.flap(ms(300), ms(700), Close::Reset, NewConnections::Closed);
     flapping.await.unwrap();
     let register = std::sync::Arc::new(ProtectedRegister::checking());
@@ -176,7 +180,7 @@ async fn garbage_from_the_server_is_an_error_and_then_a_new_connection() {
         b"-\r\n",
     ];
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=9s").await);
+    let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=9s").await);
     let kept = acquire(&far, "kept").await;
     for bytes in garbage {
         let shown = String::from_utf8_lossy(bytes);
@@ -206,7 +210,7 @@ async fn a_split_reply_does_no_harm() {
     ];
     let testbed = Testbed::start().await;
     let (near, far) =
-        (testbed.direct("").await, testbed.behind("ttl=9s&unreachable_after=15s").await);
+        (testbed.direct("").await, testbed.through_proxy("ttl=9s&unreachable_after=15s").await);
     for tear in tear {
         testbed.proxy.mangle_next_reply(tear);
         let lock = far.lock("torn");
@@ -227,7 +231,7 @@ async fn a_split_reply_does_no_harm() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_out_of_step_is_replaced() {
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct("ttl=30s").await, testbed.behind("ttl=3s").await);
+    let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=3s").await);
     let kept = acquire(&far, "kept").await;
     for torn in [&b">3\r\n$7\r\nmessage\r\n"[..], b"*2\r\n"] {
         let blocker = acquire(&near, "wanted").await;

@@ -76,8 +76,8 @@ async fn are_waiting(nodes: &[TestRedis], waiters: usize) -> bool {
     agreeing > nodes.len() / 2
 }
 
-/// One waiter is queued behind those of the process, which ends before the lock is released.
-async fn behind_waiters_that_end(end: End, freed_at_once: bool) {
+/// One waiter is queued after those of the process, which ends before the lock is released.
+async fn after_waiters_that_end(end: End, freed_at_once: bool) {
     let waiters = std::env::var(WAITERS_VARIABLE);
     let waiters = waiters.map_or(WAITERS, |text| text.parse().expect("a number"));
     let store = DeadStore::start().await;
@@ -112,13 +112,13 @@ async fn behind_waiters_that_end(end: End, freed_at_once: bool) {
 /// All waiters of a process that ends are removed together, even before its end is certain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_waiters_of_a_killed_process_delay_the_others_by_seconds() {
-    behind_waiters_that_end(End::Killed, true).await;
-    behind_waiters_that_end(End::Killed, false).await;
+    after_waiters_that_end(End::Killed, true).await;
+    after_waiters_that_end(End::Killed, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_waiters_of_a_stopped_process_delay_the_others_by_seconds() {
-    behind_waiters_that_end(End::Stopped, true).await;
+    after_waiters_that_end(End::Stopped, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

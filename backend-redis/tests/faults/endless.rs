@@ -62,7 +62,7 @@ async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
         println!("{put:?}: {asked} steps");
         // Every 50 ms if another program holds it, else every second.
         assert!(asked < 50, "{asked} steps in half a second after {put:?}");
-        assert!(!waiter.is_finished(), "granted beside {put:?}");
+        assert!(!waiter.is_finished(), "granted together with {put:?}");
         redis_command(&server, &["DEL", L]).await;
         release(until_granted(waiter).await).await;
     }

@@ -91,7 +91,7 @@ async fn full(master: &TestRedis, one: &Locks, other: &Locks) {
     let waiter = spawn_waiter(other, "lock");
     until_queued(one, "lock", 1).await;
     set(master, "maxmemory", "1").await;
-    told_in_vain(one, "lock", "maxmemory").await;
+    refused_with(one, "lock", "maxmemory").await;
     release(guard).await;
     release(until_granted(waiter).await).await;
     set(master, "maxmemory", "0").await;
@@ -103,7 +103,7 @@ async fn without_replicas(master: &TestRedis, one: &Locks, other: &Locks) {
     let waiter = spawn_waiter(other, "lock");
     until_queued(one, "lock", 1).await;
     set(master, "min-replicas-to-write", "9").await;
-    told_in_vain(one, "lock", "min-replicas-to-write").await;
+    refused_with(one, "lock", "min-replicas-to-write").await;
     drop(guard);
     assert!(!waiter.is_finished());
     set(master, "min-replicas-to-write", "0").await;

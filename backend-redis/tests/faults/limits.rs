@@ -23,14 +23,14 @@ async fn traffic(server: &TestRedis) -> (usize, usize) {
 async fn thousands_of_contended_locks_need_one_subscription() {
     const LOCKS: usize = if cfg!(debug_assertions) { 1000 } else { 10_000 };
     let server = TestRedis::start().await.unwrap();
-    let (holder, crowd) = (direct(&server, "ttl=60s").await, direct(&server, "ttl=60s").await);
+    let (holder, waiting) = (direct(&server, "ttl=60s").await, direct(&server, "ttl=60s").await);
     let name = |n: usize| format!("lock-{n}");
     let held = join_all((0..LOCKS).map(|n| {
         let lock = holder.lock(name(n));
         async move { lock.acquire().await.expect("held") }
     }));
     let held = within(PATIENCE * 2, "all are held", held).await;
-    let waiters = (0..2 * LOCKS).map(|n| spawn_waiter(&crowd, &name(n / 2))).collect::<Vec<_>>();
+    let waiters = (0..2 * LOCKS).map(|n| spawn_waiter(&waiting, &name(n / 2))).collect::<Vec<_>>();
     until("all wait", async || {
         let queues = "local n = 0
             for _, key in ipairs(redis.call('KEYS', '*:q')) do

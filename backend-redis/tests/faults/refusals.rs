@@ -17,10 +17,10 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     until_queued(&locks, "kept", 1).await;
     // A replica of a master that does not exist, so that it keeps its data.
     redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
-    told_in_vain(&locks, "fresh", "became a replica").await;
+    refused_with(&locks, "fresh", "became a replica").await;
     let fresh = spawn_waiter(&locks, "fresh");
     let releasing = tokio::spawn(kept.release());
-    told_in_vain(&locks, "other", "became a replica").await;
+    refused_with(&locks, "other", "became a replica").await;
     let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     redis_command(&server, &["REPLICAOF", "NO", "ONE"]).await;
@@ -43,7 +43,7 @@ async fn a_release_refused_for_lack_of_replicas_continues_in_the_background() {
         until_queued(&other, name, 1).await;
     }
     set(&server, "min-replicas-to-write", "1").await;
-    told_in_vain(&locks, "fresh", "min-replicas-to-write").await;
+    refused_with(&locks, "fresh", "min-replicas-to-write").await;
     drop(dropped);
     let error = soon("a release ends", released.release()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
@@ -70,7 +70,7 @@ async fn a_full_server_refuses_claims_and_nothing_else() {
     let waiter = spawn_waiter(&locks, "lock");
     until_queued(&locks, "lock", 1).await;
     set(&server, "maxmemory", "1").await;
-    told_in_vain(&locks, "fresh", "maxmemory").await;
+    refused_with(&locks, "fresh", "maxmemory").await;
     until_renewed(&locks, &held, ms(2000)).await;
     until_renewed(&locks, &reader, ms(2000)).await;
     release(held).await;
@@ -112,7 +112,7 @@ async fn a_server_that_cannot_save_is_waited_for() {
     drained(&server).await;
 }
 
-/// Without this the path of its file cannot be changed.
+/// Without this the path of its file is fixed.
 pub(crate) fn may_rename_its_file(options: RedisOptions) -> RedisOptions {
     options.arg("--enable-protected-configs").arg("local")
 }
@@ -130,10 +130,10 @@ pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
         redis_command(server, &["INFO", "persistence"]).await.contains("rdb_last_bgsave_status:err")
     })
     .await;
-    told_in_vain(&locks, "lock", "cannot save").await;
+    refused_with(&locks, "lock", "cannot save").await;
     let fresh = spawn_waiter(&locks, "lock");
     let releasing = tokio::spawn(held.release());
-    told_in_vain(&locks, "lock", "cannot save").await;
+    refused_with(&locks, "lock", "cannot save").await;
     assert!(!fresh.is_finished() && !releasing.is_finished(), "it could save");
     set(server, "save", "").await;
     soon("the release succeeds", releasing).await.expect("no panic").expect("released");
@@ -187,7 +187,7 @@ pub(crate) async fn no_room(server: &TestRedis, url: &str) {
 async fn a_wrong_password_is_final_at_once() {
     let server = RedisOptions::new().password("correct").start().await.unwrap();
     let asked = Instant::now();
-    for login in ["", ":wr0ng@", "nobody:wr0ng@"] {
+    for login in ["", ":wr0ng@", "other:wr0ng@"] {
         let url = format!("redis://{login}{}", server.addr());
         let error = try_connect(&url).await.unwrap_err();
         assert_kind(&error, ErrorKind::Refused);

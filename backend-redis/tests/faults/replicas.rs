@@ -105,7 +105,7 @@ async fn an_acquire_dropped_at_any_await_leaves_nothing_while_replicas_confirm()
         }
         for polls in 0..12 {
             let lock = locks.lock("lock");
-            let beside = spawn_waiter(&locks, "beside");
+            let other = spawn_waiter(&locks, "other");
             let mut acquiring = Box::pin(lock.acquire());
             for _ in 0..polls {
                 let polled = async {
@@ -118,11 +118,11 @@ async fn an_acquire_dropped_at_any_await_leaves_nothing_while_replicas_confirm()
             }
             drop(acquiring);
             if frozen {
-                beside.abort();
-                let _ = beside.await;
+                other.abort();
+                let _ = other.await;
             } else {
                 // Its confirmation may have been sent together with the dropped one's.
-                release(until_granted(beside).await).await;
+                release(until_granted(other).await).await;
             }
         }
         drained(&master).await;

@@ -101,7 +101,7 @@ pub(crate) async fn loading(server: &TestRedis, url: &str) {
     let (fresh, newcomer) = while_loading(server, async {
         let fresh = spawn_waiter(&locks, "lock");
         let newcomer = connect(url).await;
-        told_in_vain(&newcomer, "lock", "is loading its data").await;
+        refused_with(&newcomer, "lock", "is loading its data").await;
         (fresh, newcomer)
     })
     .await;
@@ -153,10 +153,10 @@ async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
             server.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
         })
         .await;
-        told_in_vain(&locks, "other", "long script").await;
+        refused_with(&locks, "other", "long script").await;
         let fresh = spawn_waiter(&locks, "fresh");
         let releasing = tokio::spawn(kept.release());
-        told_in_vain(&locks, "other", "long script").await;
+        refused_with(&locks, "other", "long script").await;
         redis_command(&server, &["SCRIPT", "KILL"]).await;
         (fresh, releasing)
     };

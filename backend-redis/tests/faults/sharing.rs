@@ -12,7 +12,7 @@ use super::fake::{Call, FakeRedis};
 use crate::support::*;
 
 /// More than are sent alone, and more than one batch takes.
-const CROWD: usize = 150;
+const CLAIMS: usize = 150;
 
 const CODES: [&str; 20] = [
     "LOADING",
@@ -43,7 +43,7 @@ async fn acquire_all(locks: &Locks, round: usize) -> Vec<Result<Guard>> {
 }
 
 async fn acquire_all_within(wait: Duration, locks: &Locks, round: usize) -> Vec<Result<Guard>> {
-    let acquiring = (0..CROWD).map(|n| {
+    let acquiring = (0..CLAIMS).map(|n| {
         let lock = locks.lock(format!("lock-{round}-{n}")).wait_at_most(wait);
         async move { lock.acquire().await }
     });
@@ -93,7 +93,7 @@ async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
     }
 }
 
-/// A broken proxy: the replies cannot be attributed to the calls.
+/// A broken proxy: no reply can be attributed to its call.
 #[tokio::test]
 async fn a_reply_that_is_too_short_is_an_error() {
     let short = FakeRedis::start(|call| match call.is_shared() {
@@ -138,7 +138,7 @@ fn refuses_denied(call: &Call) -> String {
 }
 
 /// Runs tasks that use their own locks and one that wants `denied(round)`, until enough were granted.
-async fn beside_denied(locks: &Locks, denied: impl Fn(usize) -> String) {
+async fn while_denied(locks: &Locks, denied: impl Fn(usize) -> String) {
     for round in 0..30 {
         let wanted = locks.lock(denied(round));
         // After those that are sent alone.
@@ -163,7 +163,7 @@ fn refused_calls(server: &FakeRedis) -> (usize, usize) {
 async fn a_denied_name_is_sent_separately_after_the_first_refusal() {
     let server = FakeRedis::start(refuses_denied).await;
     let locks = connect(&server.url("ttl=60s")).await;
-    beside_denied(&locks, |_| "denied".to_owned()).await;
+    while_denied(&locks, |_| "denied".to_owned()).await;
     let (refused, shared) = refused_calls(&server);
     assert!(refused <= 2, "{refused} of {shared} calls were refused as a whole");
     assert!(shared > 60, "only {shared} calls were shared");
@@ -174,7 +174,7 @@ async fn a_denied_name_is_sent_separately_after_the_first_refusal() {
 async fn many_different_denied_names_cause_few_refused_requests() {
     let server = FakeRedis::start(refuses_denied).await;
     let locks = connect(&server.url("ttl=60s")).await;
-    beside_denied(&locks, |round| format!("denied-{round}")).await;
+    while_denied(&locks, |round| format!("denied-{round}")).await;
     let (refused, shared) = refused_calls(&server);
     assert!(refused <= 10, "{refused} of {shared} calls were refused as a whole");
 }
@@ -199,6 +199,6 @@ async fn calls_of_a_refused_request_are_not_executed_twice() {
     let guards: Vec<Guard> = others.into_iter().map(|guard| guard.expect("granted")).collect();
     let done = done.lock().unwrap().clone();
     let names: HashSet<&String> = done.iter().collect();
-    assert_eq!((done.len(), names.len()), (CROWD, CROWD));
+    assert_eq!((done.len(), names.len()), (CLAIMS, CLAIMS));
     assert!(guards.iter().all(Guard::is_held));
 }

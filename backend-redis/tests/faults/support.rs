@@ -1,4 +1,4 @@
-//! Shared by the tests: a server behind a proxy, clients, and waiting for events.
+//! Shared by the tests: a server, with a proxy, clients, and waiting for events.
 //!
 //! Bounds are generous: they distinguish late on a busy machine from never, and are not promises.
 
@@ -47,8 +47,8 @@ impl Testbed {
         Testbed { server, proxy }
     }
 
-    /// A client behind the proxy, with these URL parameters.
-    pub(crate) async fn behind(&self, params: &str) -> Locks {
+    /// A client that connects through the proxy, with these URL parameters.
+    pub(crate) async fn through_proxy(&self, params: &str) -> Locks {
         connect(&format!("redis://{}/0?{params}", self.proxy.addr())).await
     }
 
@@ -97,7 +97,7 @@ pub(crate) fn assert_in_vain(error: &Error, says: &str) {
 
 /// Waits in vain, in short waits, until the error has the reason: on a busy machine one such wait may
 /// end without a reply.
-pub(crate) async fn told_in_vain(locks: &Locks, name: &str, says: &str) {
+pub(crate) async fn refused_with(locks: &Locks, name: &str, says: &str) {
     until(&format!("the reason is: {says}"), async || {
         let error = acquire_error(locks, name, ms(200)).await;
         assert_kind(&error, ErrorKind::Unreachable);

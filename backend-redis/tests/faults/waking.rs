@@ -12,7 +12,7 @@ use crate::support::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_arrives_too_late_is_discarded() {
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct("ttl=60s").await, testbed.behind("ttl=60s").await);
+    let (near, far) = (testbed.direct("ttl=60s").await, testbed.through_proxy("ttl=60s").await);
     let blocker = acquire(&near, "lock").await;
     let late = spawn_waiter(&far, "lock");
     until_queued(&near, "lock", 1).await;
@@ -40,21 +40,21 @@ async fn a_grant_that_arrives_too_late_is_discarded() {
 /// Invariant 6: one release wakes one waiter; the others cost nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_the_server_the_same_however_many_wait() {
-    const CROWD: usize = 300;
+    const CLAIMS: usize = 300;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=60s").await;
     let blocker = acquire(&locks, "lock").await;
-    let waiters = (0..CROWD).map(|_| spawn_waiter(&locks, "lock")).collect::<Vec<_>>();
-    until_queued(&locks, "lock", CROWD).await;
+    let waiters = (0..CLAIMS).map(|_| spawn_waiter(&locks, "lock")).collect::<Vec<_>>();
+    until_queued(&locks, "lock", CLAIMS).await;
     redis_command(&server, &["CONFIG", "RESETSTAT"]).await;
     let asked = Instant::now();
     release(blocker).await;
-    assert_eq!(in_turns(waiters).await.len(), CROWD);
+    assert_eq!(in_turns(waiters).await.len(), CLAIMS);
     let stats = redis_command(&server, &["INFO", "commandstats"]).await;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
     let calls: usize = line.split(',').next().unwrap().parse().unwrap();
     // A release and a confirmation each, and the checks of the seconds that it took.
     let checks = usize::try_from(asked.elapsed().as_secs()).unwrap() + 2;
-    assert!(calls <= 2 * CROWD + 2 * checks + 10, "{calls} calls for {CROWD} hand-offs");
+    assert!(calls <= 2 * CLAIMS + 2 * checks + 10, "{calls} calls for {CLAIMS} hand-offs");
     drained(&server).await;
 }

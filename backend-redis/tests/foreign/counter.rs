@@ -26,7 +26,7 @@ async fn no_increment_is_lost_among_three_libraries() {
     }
     let order = format!("count lock:counter {} {TIMES}", file.display());
     for peer in &mut peers {
-        peer.tell(&order).await;
+        peer.send(&order).await;
     }
     let (one, other) = (testbed.locks.lock("counter"), testbed.locks.rw_lock("counter").write());
     tokio::join!(count(&one, &file), count(&other, &file));

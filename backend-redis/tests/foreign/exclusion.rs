@@ -57,12 +57,12 @@ async fn a_lock_that_we_hold_in_any_mode_is_theirs_only_after_our_release() {
 /// It polls, and is granted after the release and not before.
 async fn assert_kept_out(testbed: &Testbed, peer: &mut Peer, guard: Guard) {
     let before = testbed.refused_attempts().await;
-    peer.tell("acquire lock:a 30000").await;
+    peer.send("acquire lock:a 30000").await;
     testbed
         .until("a foreign client asking", async || testbed.refused_attempts().await >= before + 3)
         .await;
     let early = tokio::time::timeout(Duration::ZERO, peer.answer()).await;
-    assert!(early.is_err(), "it got {early:?} besides {guard:?}");
+    assert!(early.is_err(), "it got {early:?} together with {guard:?}");
     guard.release().await.unwrap();
     assert_eq!(peer.answer().await, "held");
 }
@@ -119,7 +119,7 @@ async fn a_waiter_that_gives_up_does_not_touch_their_lock() {
 #[tokio::test]
 async fn a_foreign_holder_can_be_seen_and_evicted() {
     let testbed = Testbed::start().await;
-    testbed.command(&["SET", KEY, "somebody"]).await;
+    testbed.command(&["SET", KEY, "other"]).await;
     let seen = testbed.locks.inspect("a").await.unwrap();
     assert_eq!(seen.holders.len(), 1, "{seen:?}");
     assert!(testbed.locks.evict("a", &seen.holders[0].id).await.unwrap());
@@ -129,12 +129,12 @@ async fn a_foreign_holder_can_be_seen_and_evicted() {
 #[tokio::test]
 async fn a_foreign_key_without_an_expiry_is_busy_until_it_is_deleted() {
     let testbed = Testbed::start().await;
-    testbed.command(&["SET", KEY, "somebody"]).await;
+    testbed.command(&["SET", KEY, "other"]).await;
     assert_busy(&testbed.locks).await;
     let lock = testbed.locks.lock("a");
     let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
     testbed.until_queued(KEY).await;
-    assert_eq!(testbed.command(&["GET", KEY]).await, "somebody");
+    assert_eq!(testbed.command(&["GET", KEY]).await, "other");
     assert_eq!(testbed.command(&["PTTL", KEY]).await, "-1");
     let deleted = Instant::now();
     testbed.command(&["DEL", KEY]).await;

@@ -61,7 +61,7 @@ impl Peer {
     }
 
     /// Sends a request, without waiting for the reply.
-    pub(crate) async fn tell(&mut self, question: &str) {
+    pub(crate) async fn send(&mut self, question: &str) {
         self.questions.write_all(format!("{question}\n").as_bytes()).await.unwrap();
     }
 
@@ -74,7 +74,7 @@ impl Peer {
     }
 
     pub(crate) async fn ask(&mut self, question: &str) -> String {
-        self.tell(question).await;
+        self.send(question).await;
         self.answer().await
     }
 }

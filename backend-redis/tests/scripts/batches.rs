@@ -3,16 +3,16 @@
 use super::bench::{Bench, Keys, real_texts};
 use super::claim::{Claim, Mode};
 use super::client::Value;
-use super::{driver, server};
+use super::{random_runs, server};
 
 #[test]
 fn steps_of_a_batch_see_the_effects_of_earlier_steps() {
     let server = server();
     let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
-    bench.client.subscribe(&driver::PROCESSES);
+    bench.client.subscribe(&random_runs::PROCESSES);
     bench.call(&["RPUSH", "foreign", "value"]);
     let (lock, foreign) = (Keys::of("lock"), Keys::of("foreign"));
-    let claim = |n: usize| Claim::new(Mode::Exclusive, 30_000, driver::PROCESSES[n], n as u64);
+    let claim = |n: usize| Claim::new(Mode::Exclusive, 30_000, random_runs::PROCESSES[n], n as u64);
     let [first, next, other] = [0, 1, 2].map(claim);
     let [first_text, next_text, other_text] = [&first.text, &next.text, &other.text];
     let command = bench.batch(&[
@@ -21,7 +21,7 @@ fn steps_of_a_batch_see_the_effects_of_earlier_steps() {
         ("renew", &lock, &[first_text, "30000", ""]),
         ("attempt", &foreign, &[other_text, "30000"]),
         ("attempt", &lock, &[other_text, "30000", "try"]),
-        ("check_waiters", &lock, &[driver::PROCESSES[1], next_text]),
+        ("check_waiters", &lock, &[random_runs::PROCESSES[1], next_text]),
         ("release", &lock, &[first_text]),
         ("release", &lock, &[first_text]),
         ("attempt", &lock, &[next_text, "30000"]),
@@ -41,7 +41,7 @@ fn steps_of_a_batch_see_the_effects_of_earlier_steps() {
     assert_eq!((released, again), (&Value::Int(1), &Value::Int(0)));
     assert!(confirmed.int() > token.int(), "{token:?}, then {confirmed:?}");
     let pushes = bench.client.take_pushes();
-    let to_next = |push: &super::client::Push| push.channel == driver::PROCESSES[1];
+    let to_next = |push: &super::client::Push| push.channel == random_runs::PROCESSES[1];
     assert_eq!(pushes.iter().filter(|push| to_next(push)).count(), 1, "{pushes:?}");
     assert_eq!(bench.call(&["GET", "lock"]).text().map(str::trim_end), Some(next_text.as_str()));
 }

@@ -19,7 +19,7 @@ pub(crate) enum Op {
     Release,
     Evict,
     Renew,
-    Look,
+    Check,
 }
 
 /// The keys of a lock.
@@ -101,7 +101,7 @@ impl Bench {
             Op::Release => self.send("release", keys, &[me]),
             Op::Evict => self.send("release", keys, &[me, "tell"]),
             Op::Renew => self.send("renew", keys, &[me, &ttl, ""]),
-            Op::Look => self.send("check_waiters", keys, &[&claim.process, me]),
+            Op::Check => self.send("check_waiters", keys, &[&claim.process, me]),
         }
     }
 
@@ -110,7 +110,7 @@ impl Bench {
         self.client.receive()
     }
 
-    pub(crate) fn send_look(&mut self, keys: &Keys, process: &str, samples: &[String]) {
+    pub(crate) fn send_check(&mut self, keys: &Keys, process: &str, samples: &[String]) {
         let samples = samples.iter().map(String::as_str);
         let args: Vec<_> = [process].into_iter().chain(samples).collect();
         self.send("check_waiters", keys, &args);

@@ -7,8 +7,8 @@ mod bench;
 mod claim;
 mod client;
 mod costs;
-mod driver;
 mod mutants;
+mod random_runs;
 mod repeats;
 mod replies;
 mod rules;
@@ -43,10 +43,10 @@ fn every_step_of_random_clients_keeps_the_rules() {
     let seed = seed.unwrap_or_else(rand::random);
     let server = server();
     let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
-    bench.client.subscribe(&driver::PROCESSES);
+    bench.client.subscribe(&random_runs::PROCESSES);
     let start = Instant::now();
     for run in 0..runs {
-        if let Err(why) = driver::run(&mut bench, seed.wrapping_add(run)) {
+        if let Err(why) = random_runs::run(&mut bench, seed.wrapping_add(run)) {
             panic!("{why}\nSCRIPT_SEED={} repeats it", seed.wrapping_add(run));
         }
     }
@@ -60,7 +60,7 @@ fn every_step_of_random_clients_keeps_the_rules() {
 fn all_traps_are_avoided() {
     let server = server();
     let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
-    bench.client.subscribe(&driver::PROCESSES);
+    bench.client.subscribe(&random_runs::PROCESSES);
     let failed: Vec<_> =
         traps::all().into_iter().filter_map(|trap| traps::spring(&mut bench, trap).err()).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));

@@ -1,14 +1,14 @@
-//! Wrong scripts, each by one small change: the traps or the random driver must detect each.
+//! Wrong scripts, each by one small change: the traps or the random runs must detect each.
 
 use super::bench::{Bench, Texts, real_texts};
-use super::{driver, server, traps};
+use super::{random_runs, server, traps};
 
 /// A name, a text in the scripts, and its replacement.
 type Mutant = (&'static str, &'static str, &'static str);
 
 mod list;
 
-/// Runs of the random driver against a mutant that no trap has caught.
+/// Runs of the random runs against a mutant that no trap has caught.
 const RUNS: u64 = 15;
 
 #[test]
@@ -42,7 +42,7 @@ fn catch(port: u16, texts: &Texts) -> Option<String> {
         Ok(bench) => bench,
         Err(why) => panic!("{why}"),
     };
-    bench.client.subscribe(&driver::PROCESSES);
+    bench.client.subscribe(&random_runs::PROCESSES);
     let trap = traps::all().into_iter().find_map(|trap| traps::spring(&mut bench, trap).err());
-    trap.or_else(|| (0..RUNS).find_map(|seed| driver::run(&mut bench, seed).err()))
+    trap.or_else(|| (0..RUNS).find_map(|seed| random_runs::run(&mut bench, seed).err()))
 }

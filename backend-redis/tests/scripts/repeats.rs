@@ -18,7 +18,7 @@ pub(crate) fn judge(
             // The time until the next check decreases.
             Op::Queue => answer == first || (!answer.list().is_empty() && !first.list().is_empty()),
             // The second reports the grants of the first. A queue that the first removed has no client.
-            Op::Look => after.queue_ttl.is_none() || answer.list().get(1) == first.list().get(1),
+            Op::Check => after.queue_ttl.is_none() || answer.list().get(1) == first.list().get(1),
             Op::Try | Op::Renew => answer == first,
         };
         ensure(same, || format!("{op:?} answered {first:?}, repeated {answer:?}"))?;

@@ -12,7 +12,7 @@ pub(crate) fn judge(step: &Step<'_>, granted: &[(i64, &Holder)]) -> Verdict {
         Op::Queue | Op::Try => attempted(step, granted),
         Op::Release | Op::Evict => released(step),
         Op::Renew => renewed(step),
-        Op::Look => looked(step),
+        Op::Check => checked(step),
     };
     verdict.map_err(|why| format!("{why}, answered {:?}", step.reply))
 }
@@ -24,10 +24,10 @@ fn attempted(step: &Step<'_>, granted: &[(i64, &Holder)]) -> Verdict {
     match (step.reply.int(), step.reply, step.op) {
         (Some(0), _, Op::Try) => {
             let left = holds.is_some() || waits.is_some() || is_granted.is_some();
-            ensure(!left, || format!("{text} left something behind"))?;
-            let nobody_waits = step.after.waiting.is_empty();
+            ensure(!left, || format!("{text} left something"))?;
+            let is_empty = step.after.waiting.is_empty();
             let is_free = step.is_free_for(step.me);
-            ensure(!(nobody_waits && is_free), || "it was free".into())
+            ensure(!(is_empty && is_free), || "it was free".into())
         }
         (Some(token), _, _) if token > 0 => {
             let holder = holds.ok_or_else(|| format!("{text} does not hold"))?;
@@ -43,13 +43,13 @@ fn attempted(step: &Step<'_>, granted: &[(i64, &Holder)]) -> Verdict {
                 step.before.holders.get(text).and_then(|old| old.token.or(step.before.last_token));
             ensure(is_new || was.is_none_or(|was| was == token), || format!("it was {was:?}"))
         }
-        (None, Value::List(look), Op::Queue) => {
+        (None, Value::List(check_after), Op::Queue) => {
             ensure(waits.is_some() && is_granted.is_none(), || format!("{text} does not wait"))?;
             let own = step.after.waiting.first().is_some_and(is_of(step));
-            ensure(look.len() == 1, || "it is too long".into())?;
-            next_look(step, own, &look[0])
+            ensure(check_after.len() == 1, || "it is too long".into())?;
+            next_check(step, own, &check_after[0])
         }
-        _ => Err("it is no answer".into()),
+        _ => Err("it is not a reply".into()),
     }
 }
 
@@ -79,13 +79,13 @@ fn renewed(step: &Step<'_>) -> Verdict {
     ensure(!holds || extended, || format!("held after: {after:?}"))
 }
 
-fn looked(step: &Step<'_>) -> Verdict {
+fn checked(step: &Step<'_>) -> Verdict {
     let [ms, Value::Int(missing), Value::Text(first), found @ ..] = step.reply.list() else {
-        return Err("it is no answer".into());
+        return Err("it is not a reply".into());
     };
     let found: Vec<_> = found.iter().filter_map(Value::text).collect();
     let head = step.after.waiting.first().filter(|waiter| is_of(step)(waiter));
-    next_look(step, head.is_some(), ms)?;
+    next_check(step, head.is_some(), ms)?;
     let expected = head.map_or("", |waiter| &waiter.claim.text);
     ensure(first == expected, || format!("the first is {expected:?}"))?;
     if !step.before.ends_before(step.after) {
@@ -115,8 +115,8 @@ fn looked(step: &Step<'_>) -> Verdict {
 }
 
 /// The first in the queue checks when a holder can expire, all others once a second.
-fn next_look(step: &Step<'_>, own: bool, told: &Value) -> Verdict {
-    let told = told.int().ok_or("no time")?;
+fn next_check(step: &Step<'_>, own: bool, given: &Value) -> Verdict {
+    let given = given.int().ok_or("no time")?;
     let ends = step.after.holders.values().map(|holder| holder.expiry).min();
     let expected = match ends {
         _ if !own => 1000,
@@ -128,8 +128,8 @@ fn next_look(step: &Step<'_>, own: bool, told: &Value) -> Verdict {
     if own && step.before.hold_ends_before(step.after) {
         return Ok(());
     }
-    let is_positive = told > 0 || expected == FOREIGN;
-    ensure((told - expected).abs() <= slack && is_positive, || format!("check in {expected}"))
+    let is_positive = given > 0 || expected == FOREIGN;
+    ensure((given - expected).abs() <= slack && is_positive, || format!("check in {expected}"))
 }
 
 fn is_of<'a>(step: &'a Step<'_>) -> impl Fn(&super::state::Waiter) -> bool + 'a {

@@ -58,7 +58,7 @@ impl Step<'_> {
     }
 
     pub(crate) fn is_me(&self, claim: &Claim) -> bool {
-        self.op != Op::Look && claim.text == self.me.text
+        self.op != Op::Check && claim.text == self.me.text
     }
 
     pub(crate) fn was_there(&self) -> bool {
@@ -229,7 +229,7 @@ impl Step<'_> {
         for waiter in &self.before.granted {
             let text = &waiter.claim.text;
             let mine = self.is_me(&waiter.claim) && (self.is_attempt() || self.is_release());
-            let passed_over = self.op == Op::Look && self.may_be_dead(waiter);
+            let passed_over = self.op == Op::Check && self.may_be_dead(waiter);
             let kept = match (self.after.is_granted(text), self.after.waits(text)) {
                 (Some(place), None) => place == waiter.arrival,
                 (None, Some(place)) => mine && self.op == Op::Queue && place == waiter.arrival,
@@ -259,7 +259,7 @@ impl Step<'_> {
         let waits = self.op == Op::Queue && !self.reply.list().is_empty();
         for (process, deadline) in &self.after.deadlines {
             let old = self.before.deadlines.get(process);
-            let refreshed = process == own && (waits || (self.op == Op::Look && old.is_some()));
+            let refreshed = process == own && (waits || (self.op == Op::Check && old.is_some()));
             let right = if refreshed {
                 self.is_from_now(*deadline, SILENCE)
             } else {
@@ -303,13 +303,13 @@ impl Step<'_> {
         let busy = self.is_attempt() && self.reply.int().unwrap_or(0) == 0;
         let Some(first) = self.after.waiting.first() else { return Ok(()) };
         let text = &first.claim.text;
-        let waits = self.op == Op::Look || !self.reply.list().is_empty();
+        let waits = self.op == Op::Check || !self.reply.list().is_empty();
         let is_held =
             self.after.holders.values().any(|holder| holder.claim.mode == Mode::Exclusive);
         ensure(!waits || (self.after.marks.1 && (self.after.marks.0 || !is_held)), || {
             format!("{text} waits without marks: {:?}", self.after.marks)
         })?;
-        if !(self.op == Op::Look || busy || self.was_there()) || self.reply.error().is_some() {
+        if !(self.op == Op::Check || busy || self.was_there()) || self.reply.error().is_some() {
             return Ok(());
         }
         let deadline = self.after.deadlines.get(&first.claim.process);
@@ -328,9 +328,11 @@ impl Step<'_> {
         let left = self.before.waits(text).or(self.before.is_granted(text)).is_some();
         let own = granted.iter().any(|(_, holder)| self.is_me(&holder.claim));
         let attempted = self.is_attempt() && (left || own || self.reply.int() == Some(0));
-        if self.op == Op::Look || self.was_there() || attempted {
-            let nobody = self.after.waiting.is_empty() && self.after.granted.is_empty();
-            ensure(!nobody || self.after.queue_ttl.is_none(), || "an empty queue is left".into())?;
+        if self.op == Op::Check || self.was_there() || attempted {
+            let is_empty = self.after.waiting.is_empty() && self.after.granted.is_empty();
+            ensure(!is_empty || self.after.queue_ttl.is_none(), || {
+                "an empty queue is left".into()
+            })?;
         }
         Ok(())
     }

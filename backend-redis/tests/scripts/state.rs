@@ -66,7 +66,7 @@ impl State {
     /// Checks the invariants; an error names the broken one.
     pub(crate) fn of(answer: &Value) -> Result<State, String> {
         let [now_us, lock, queue, token] = answer.list() else {
-            return Err(format!("the keys cannot be read: {answer:?}"));
+            return Err(format!("the keys are unreadable: {answer:?}"));
         };
         let mut state = State {
             now_us: now_us.int().ok_or("no time")?,

@@ -52,7 +52,7 @@ fn with_ttl(claim: &Claim, ttl: i64) -> Claim {
 }
 
 fn process(n: u64) -> &'static str {
-    let all = super::driver::PROCESSES;
+    let all = super::random_runs::PROCESSES;
     all[usize::try_from(n).unwrap() % all.len()]
 }
 
@@ -65,8 +65,8 @@ fn acquire(bench: &mut Bench, claim: &Claim) -> Result<i64, String> {
 /// Queues, which must not acquire; returns the time until the next check.
 fn queue(bench: &mut Bench, claim: &Claim) -> Result<i64, String> {
     let answer = bench.op(Op::Queue, &keys(), claim);
-    let look = answer.list().first().and_then(Value::int);
-    look.ok_or_else(|| format!("{}: {answer:?}", claim.text))
+    let check_after = answer.list().first().and_then(Value::int);
+    check_after.ok_or_else(|| format!("{}: {answer:?}", claim.text))
 }
 
 fn release(bench: &mut Bench, claim: &Claim) -> Verdict {

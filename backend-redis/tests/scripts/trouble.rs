@@ -6,10 +6,10 @@ use rand::seq::IndexedRandom;
 use super::Verdict;
 use super::bench::Op;
 use super::client::Value;
-use super::driver::{Belief, Driver, Life, PROCESSES};
+use super::random_runs::{Belief, Life, PROCESSES, RandomRun};
 use super::state::ensure;
 
-impl Driver<'_> {
+impl RandomRun<'_> {
     pub(super) fn any_trouble(&mut self) -> Verdict {
         let lock = self.below(self.locks.len());
         let keys = self.locks[lock].clone();
@@ -82,7 +82,7 @@ impl Driver<'_> {
                 0 => {
                     let process = self.below(PROCESSES.len());
                     if self.runs(process) {
-                        self.look(lock, process)?;
+                        self.check(lock, process)?;
                     }
                 }
                 n => {
@@ -132,14 +132,14 @@ impl Driver<'_> {
         for _ in 0..3 {
             let Some(n) = self.any_actor(|_| true) else { break };
             let claim = self.actors[n].claim.clone();
-            let ops = [Op::Queue, Op::Try, Op::Release, Op::Renew, Op::Look];
+            let ops = [Op::Queue, Op::Try, Op::Release, Op::Renew, Op::Check];
             let op = *ops.choose(&mut self.rng).unwrap();
             let answer = self.bench.op(op, &keys, &claim);
             self.note(format!("{op:?} {} {}: {answer:?}", claim.text, keys.lock));
-            let told = |text: &str| text.contains("WRONGTYPE") || text.contains("fencelock: ");
-            ensure(answer.error().is_none_or(told), || format!("{answer:?}"))?;
+            let is_known = |text: &str| text.contains("WRONGTYPE") || text.contains("fencelock: ");
+            ensure(answer.error().is_none_or(is_known), || format!("{answer:?}"))?;
             if key == keys.lock {
-                let fails = matches!(op, Op::Queue | Op::Try | Op::Look);
+                let fails = matches!(op, Op::Queue | Op::Try | Op::Check);
                 ensure(answer.error().is_some() == fails, || format!("{op:?}: {answer:?}"))?;
             }
             let list = self.bench.call(&["LRANGE", &key, "0", "-1"]);
@@ -159,7 +159,7 @@ impl Driver<'_> {
                 self.actors[n].belief = Belief::Idle;
             }
         }
-        // A queue that an error left behind has a TTL.
+        // A queue that an error left has a TTL.
         self.bench.client.take_pushes();
         self.bench.state(&keys).map(drop)
     }

@@ -63,7 +63,7 @@ async fn the_rules_for_notifications_of_foreign_releases_are_optional() {
     {
         allow(&server, &[rules(), more].concat()).await;
         let locks = connect(&url(&server, "")).await.unwrap();
-        server.command(&["SET", "lock:a", "somebody"]).await.unwrap();
+        server.command(&["SET", "lock:a", "other"]).await.unwrap();
         let lock = locks.lock("a");
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
         while locks.inspect("a").await.unwrap().waiters.is_empty() {

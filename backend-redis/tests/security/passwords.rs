@@ -52,7 +52,7 @@ async fn a_wrong_password_is_refused_and_never_shown() {
     let ca = secure.ca_file().unwrap();
     let (port, tls_port, ca) = (single.addr(), secure.addr(), ca.display());
 
-    for login in [format!(":{WRONG}"), format!("somebody:{WRONG}")] {
+    for login in [format!(":{WRONG}"), format!("other:{WRONG}")] {
         for url in [
             format!("redis://{login}@{port}"),
             format!("rediss://{login}@{tls_port}?tls_ca={ca}"),

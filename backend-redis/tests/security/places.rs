@@ -38,7 +38,7 @@ async fn databases_have_locks_of_their_own() {
     let one = connect(&format!("{base}/1")).await.unwrap();
     let other = connect(&format!("{base}?db=2")).await.unwrap();
     let guard = one.lock("a").acquire().await.unwrap();
-    let beside = other.lock("a").acquire().await.unwrap();
+    let second = other.lock("a").acquire().await.unwrap();
     assert!(
         connect(&format!("{base}?db=1"))
             .await
@@ -50,6 +50,6 @@ async fn databases_have_locks_of_their_own() {
             .is_none()
     );
     guard.release().await.unwrap();
-    assert!(beside.is_held());
+    assert!(second.is_held());
     assert!(one.lock("a").try_acquire().await.unwrap().is_some());
 }

@@ -66,7 +66,7 @@ async fn tls_on_one_side_only_is_an_error_and_not_a_hang() {
     }
 }
 
-/// Like behind a NAT: no certificate has the address that is used.
+/// As with a NAT: no certificate has the address that is used.
 #[tokio::test]
 async fn a_server_is_verified_by_the_expected_name() {
     let server = RedisOptions::new().tls().password(PASSWORD).start().await.unwrap();
@@ -90,7 +90,7 @@ async fn an_unusable_certificate_file_is_named() {
 
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("no.pem");
-    std::fs::write(&text, "this is no certificate").unwrap();
+    std::fs::write(&text, "this is not a certificate").unwrap();
     fails_soon(&format!("{}?tls_ca={}", server.url(), text.display())).await;
 }
 

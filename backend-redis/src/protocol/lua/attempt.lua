@@ -8,38 +8,26 @@
 
 local ME, TTL = ARGV[1], ARGV[2]
 
--- Without holders and waiters this is all, inline, since a function call costs as much as a command.
--- Tokens are texts of digits: numbers cost a microsecond to format or to parse, and `..` rounds them.
+-- Without holders and waiters this is all, so that parts which it does not need come after it: to
+-- define a function costs as much as a command.
 -- A server that is out of memory refuses this, but not the confirmation of a grant.
 local set = string.byte(ME) == 120 and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
-local token, last
-if set and set.ok then
-  local time = redis.call('TIME')
-  local us = time[2]
-  if #us < 6 then us = string.rep('0', 6 - #us) .. us end
-  token = time[1] .. us
-  last = redis.pcall('SET', F, token, 'KEEPTTL', 'GET')
-  -- A mark makes it longer; the last quarter of an hour begins with the same digits.
-  if last and #last == #token and last < token and last > string.sub(token, 1, 7) then
-    return token
-  end
-end
 --<token.lua>
-if token then
-  local done, answer = pcall(rising_token, token, '', last, TTL)
+if set and set.ok then
+  local done, token, last = pcall(next_token, '', TTL)
   if not done then
-    -- Another program wrote the token's key.
+    -- Another program wrote the token's key, and this is the error.
     redis.call('DEL', L)
-    error(answer, 0)
+    error(token, 0)
   end
   if last then
-    if string.byte(last, -1) ~= 113 then return answer end
+    if string.byte(last, -1) ~= 113 then return token end
   elseif redis.call('EXISTS', Q) == 0 then
-    return answer
+    return token
   end
   -- There may be waiters, which come first.
   redis.call('DEL', L)
-  redis.call('SET', F, last or answer .. 'q', 'KEEPTTL')
+  redis.call('SET', F, last or token .. 'q', 'KEEPTTL')
 end
 --<queue.lua>
 require_clock()

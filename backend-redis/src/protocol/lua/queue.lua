@@ -1,4 +1,5 @@
 -- Hand-off of a lock on one server, in the order of its queue.
+--<foreign.lua>
 --<lock.lua>
 
 -- How long a hand-off waits for its confirmation, in ms, if the claim's TTL is not shorter.

@@ -6,21 +6,18 @@
 -- O(log n) in the holders.
 
 local ME, TTL = ARGV[1], tonumber(ARGV[2])
-local mode = string.byte(ME)
-if mode == 120 then
-  local value = redis.pcall('GET', L)
-  -- Another type: not held. After any other error it is unknown.
-  if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
-  end
+local is_exclusive = string.byte(ME) == 120
+local value
+if is_exclusive then value = redis.pcall('GET', L) else value = redis.pcall('ZSCORE', L, ME) end
+-- Another type: not held. After any other error it is unknown.
+if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+if is_exclusive then
   if value ~= ME and value ~= ME .. '\n' then return 0 end
   if TTL > 0 then redis.call('PEXPIRE', L, TTL) end
 else
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local ends = redis.pcall('ZSCORE', L, ME)
-  if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then return ends end
-  if type(ends) ~= 'string' or tonumber(ends) <= now then return 0 end
+  if type(value) ~= 'string' or tonumber(value) <= now then return 0 end
   if TTL > 0 then
     local last = redis.call('ZREVRANGEBYSCORE', L, '(1000000000000000', 1, 'WITHSCORES', 'LIMIT', 0, 1)
     -- First: a server that is out of memory lets a script continue that has already written.

@@ -22,11 +22,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("the last token is not compared", "if number >= tonumber(token) then", "if false then"),
     ("a recent last token is not compared", "if last and last < token and", "if last and"),
     ("no end of exact numbers", "not number or number >= 9007199254740991", "not number"),
-    (
-        "a text that is overwritten",
-        "redis.call('SET', F, last, 'KEEPTTL')\n      foreign",
-        "foreign",
-    ),
+    ("a text that is overwritten", "redis.call('SET', F, last, 'KEEPTTL')\n      error", "error"),
     ("a token whose life is never extended", " and last > string.sub(token, 1, 7)", ""),
     (
         "the life of the key is extended at each token",
@@ -142,22 +138,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("the token is not marked", "redis.call('SET', F, last .. 'q', 'KEEPTTL')", ""),
     ("no token is not marked", "redis.call('SET', F, '0q', 'PX', 3600000)", ""),
     // attempt.lua
-    ("the fast path keeps no TTL", "F, token, 'KEEPTTL', 'GET'", "F, token, 'GET'"),
     (
-        "the fast path does not compare the last token",
-        "#last == #token and last < token and",
-        "#last == #token and",
+        "a lock stays whose token is refused",
+        "redis.call('DEL', L)\n    error(token, 0)",
+        "error(token, 0)",
     ),
     (
-        "the fast path ignores a mark",
-        "#last == #token and last < token and last > string.sub(token, 1, 7)",
-        "true",
+        "the fast path grants without a token",
+        "if not done then\n    -- Another",
+        "if false then\n    -- Another",
     ),
+    ("a longer last token is not compared", " and #last - #token < 2", ""),
     ("the fast path overtakes the queue", "if string.byte(last, -1) ~= 113 then", "if true then"),
     (
         "a lost mark hides the queue",
-        "elseif redis.call('EXISTS', Q) == 0 then\n    return answer",
-        "else\n    return answer",
+        "elseif redis.call('EXISTS', Q) == 0 then\n    return token",
+        "else\n    return token",
     ),
     (
         "the fast path keeps a lock that it must give up",
@@ -166,7 +162,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     (
         "the fast path unmarks the token",
-        "  redis.call('SET', F, last or answer .. 'q', 'KEEPTTL')\n",
+        "  redis.call('SET', F, last or token .. 'q', 'KEEPTTL')\n",
         "",
     ),
     (
@@ -347,7 +343,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "if TTL > 0 then redis.call('PEXPIRE', L, TTL) end",
         "redis.call('PEXPIRE', L, TTL)",
     ),
-    ("an expired member is renewed", "or tonumber(ends) <= now then", "then"),
+    ("an expired member is renewed", "or tonumber(value) <= now then", "then"),
     (
         "a member is renewed, the key is not",
         "redis.call('PEXPIREAT', L, math.max(now + TTL, tonumber(last[2])))",

@@ -22,10 +22,10 @@ fn thousand_readers(bench: &mut Bench) -> Verdict {
         queue(bench, &shared(n))?;
     }
     release(bench, &writer)?;
-    let mut told = messages(bench);
-    equal("the first run", &told.len(), &64)?;
+    let mut pushed = messages(bench);
+    equal("the first run", &pushed.len(), &64)?;
     let mut confirmed = 0;
-    while let Some(message) = told.pop() {
+    while let Some(message) = pushed.pop() {
         let owner = message.split(' ').next().unwrap_or_default();
         let n = u64::from_str_radix(owner, 16).map_err(|e| format!("{message}: {e}"))?;
         acquire(bench, &shared(n))?;
@@ -33,7 +33,7 @@ fn thousand_readers(bench: &mut Bench) -> Verdict {
         ensure(confirmed <= READERS, || "granted again".into())?;
         let more = messages(bench);
         ensure(more.len() <= 64, || format!("{} in one run", more.len()))?;
-        told.extend(more);
+        pushed.extend(more);
     }
     equal("the readers", &confirmed, &READERS)?;
     for n in 1..=READERS {
@@ -50,7 +50,7 @@ fn member_ended(bench: &mut Bench) -> Verdict {
     acquire(bench, &long)?;
     near("the first one's check", queue(bench, &next)?, 900)?;
     bench.advance(&[keys()], 901);
-    bench.send_look(&keys(), &next.process, &[]);
+    bench.send_check(&keys(), &next.process, &[]);
     bench.client.receive();
     holds(bench, &next, true)?;
     holds(bench, &short, false)?;
@@ -112,7 +112,7 @@ fn many_ended(bench: &mut Bench) -> Verdict {
     bench.state(&keys())?;
     holds(bench, &long, true)?;
     release(bench, &long)?;
-    bench.send_look(&keys(), &writer.process, &[]);
+    bench.send_check(&keys(), &writer.process, &[]);
     bench.client.receive();
     holds(bench, &writer, true)
 }

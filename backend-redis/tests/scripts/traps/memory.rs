@@ -18,8 +18,8 @@ fn nobody_new(bench: &mut Bench) -> Verdict {
     for claim in [exclusive(1), shared(2), permits(3, 1, 2)] {
         for op in [Op::Queue, Op::Try] {
             let answer = bench.op(op, &keys(), &claim);
-            let told = answer.error().is_some_and(|error| error.contains("OOM"));
-            ensure(told, || format!("{op:?} {}: {answer:?}", claim.text))?;
+            let is_refused = answer.error().is_some_and(|error| error.contains("OOM"));
+            ensure(is_refused, || format!("{op:?} {}: {answer:?}", claim.text))?;
             answers(bench, Op::Release, &claim, 0)?;
         }
     }
@@ -64,7 +64,7 @@ fn check_grants(bench: &mut Bench) -> Verdict {
         queue(bench, &second)?;
         bench.call(&["DEL", &keys().lock]);
         fill(bench);
-        bench.send_look(&keys(), &second.process, &[]);
+        bench.send_check(&keys(), &second.process, &[]);
         let answer = bench.client.receive();
         equal("the error", &answer.error(), &None)?;
         holds(bench, &second, true)?;

@@ -6,14 +6,14 @@ use crate::rules::FOREIGN;
 pub(super) const TRAPS: &[Trap] = &[
     ("a hand-off waits at most two seconds for its confirmation", claim_ttl),
     ("a late confirmation keeps its place", late_confirmation),
-    ("a late confirmation after another program keeps its place", late_behind_foreign),
+    ("a late confirmation after another program keeps its place", late_after_foreign),
     ("the first waiter checks often while another program holds", foreign_without_end),
     ("a holder without TTL is given one", holder_without_end),
     ("a group without TTL ends with its members", group_without_end),
     ("the head waits through the last ms of a holder", last_ms),
     ("many dead waiters are removed in short steps, at once", many_dead),
     ("a grant ends with its client's deadline", grant_of_the_dying),
-    ("a removed waiter that resumes is told that it is missing", passed_over),
+    ("a removed waiter that resumes is notified that it is missing", passed_over),
     ("a queue of dead waiters is removed", queue_of_the_dead),
     ("the dead leave a queue in use", dead_among_living),
     ("a deleted token lets no waiter overtake", lost_mark),
@@ -22,7 +22,7 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a release does not free another's lock", foreign_release),
     ("an eviction notifies its victim", eviction),
     ("arrivals in the same us, or after a clock that fell, queue last", arrivals),
-    ("leaving an unconfirmed grant hands over", leaving_a_grant),
+    ("leaving an unconfirmed grant hands the lock off", leaving_a_grant),
     ("a holder and the waiters are shown in order", shown),
     ("a list at the lock's key keeps no waiter in the queue", list_at_lock),
 ];
@@ -62,10 +62,10 @@ fn late_confirmation(bench: &mut Bench) -> Verdict {
     queue(bench, &next).map(drop)
 }
 
-fn late_behind_foreign(bench: &mut Bench) -> Verdict {
+fn late_after_foreign(bench: &mut Bench) -> Verdict {
     let (late, next) = granted_late(bench)?;
     bench.call(&["SET", &keys().lock, "other program", "PX", "60000"]);
-    bench.send_look(&keys(), &late.process, &[]);
+    bench.send_check(&keys(), &late.process, &[]);
     let found = bench.client.receive();
     ensure(found.texts().contains(&late.text.as_str()), || format!("not reported: {found:?}"))?;
     equal("the next check", &queue(bench, &late)?, &FOREIGN)?;
@@ -81,7 +81,7 @@ fn foreign_without_end(bench: &mut Bench) -> Verdict {
     equal("the second one's check", &queue(bench, &second)?, &1000)?;
     answers(bench, Op::Try, &exclusive(3), 0)?;
     bench.call(&["DEL", &keys().lock]);
-    bench.send_look(&keys(), &second.process, &[]);
+    bench.send_check(&keys(), &second.process, &[]);
     bench.client.receive();
     holds(bench, &first, true)?;
     equal("the pushes", &messages(bench).len(), &1)
@@ -99,7 +99,7 @@ fn holder_without_end(bench: &mut Bench) -> Verdict {
     for (ttl, expected) in [("0", 0), ("99999999999999999999", 86_400_000)] {
         let endless = exclusive(1).text.replace("30000", ttl);
         bench.call(&["SET", &keys().lock, &endless]);
-        bench.send_look(&keys(), &exclusive(2).process, &[]);
+        bench.send_check(&keys(), &exclusive(2).process, &[]);
         bench.client.receive();
         near("the TTL", super::ttl(bench, &keys().lock).max(0), expected)?;
     }
@@ -159,7 +159,7 @@ fn many_dead(bench: &mut Bench) -> Verdict {
         left = left.saturating_sub(AT_ONCE);
         let state = bench.state(&keys())?;
         equal("the waiters left", &state.waiting.len(), &(left + 1))?;
-        bench.send_look(&keys(), &alive.process, std::slice::from_ref(&alive.text));
+        bench.send_check(&keys(), &alive.process, std::slice::from_ref(&alive.text));
         let answer = bench.client.receive();
         let check_after = if left >= AT_ONCE { 1 } else { 1000 };
         equal("the next check", &answer.list()[0], &Value::Int(check_after))?;
@@ -187,7 +187,7 @@ fn passed_over(bench: &mut Bench) -> Verdict {
     queue(bench, &next)?;
     bench.call(&["ZINCRBY", &keys().queue, "-3001", &format!("@{}", late.process)]);
     queue(bench, &exclusive(4))?;
-    bench.send_look(&keys(), &late.process, &[]);
+    bench.send_check(&keys(), &late.process, &[]);
     equal("missing", &bench.client.receive().list()[1], &Value::Int(1))
 }
 
@@ -206,7 +206,7 @@ fn queue_of_the_dead(bench: &mut Bench) -> Verdict {
                 acquire(bench, &alive)?;
             }
             _ => {
-                bench.send_look(&keys(), &alive.process, &[]);
+                bench.send_check(&keys(), &alive.process, &[]);
                 bench.client.receive();
             }
         }
@@ -221,7 +221,7 @@ fn dead_among_living(bench: &mut Bench) -> Verdict {
     acquire(bench, &next)?;
     queue(bench, &exclusive(4))?;
     bench.advance(&[keys()], 1000);
-    bench.send_look(&keys(), &next.process, &[]);
+    bench.send_check(&keys(), &next.process, &[]);
     bench.client.receive();
     let state = bench.state(&keys())?;
     ensure(!state.deadlines.contains_key(&late.process), || format!("{:?}", state.deadlines))?;
@@ -248,13 +248,13 @@ fn lost_queue(bench: &mut Bench) -> Verdict {
     queue(bench, &waiter)?;
     bench.call(&["DEL", &keys().queue]);
     for _ in 0..2 {
-        bench.send_look(&keys(), &waiter.process, &[]);
+        bench.send_check(&keys(), &waiter.process, &[]);
         let answer = bench.client.receive();
         equal("missing", &answer.list()[1], &Value::Int(1))?;
         equal("the queue", &bench.call(&["EXISTS", &keys().queue]), &Value::Int(0))?;
     }
     queue(bench, &waiter)?;
-    bench.send_look(&keys(), &waiter.process, &[]);
+    bench.send_check(&keys(), &waiter.process, &[]);
     let answer = bench.client.receive();
     equal("missing", &answer.list()[1], &Value::Int(0))
 }
@@ -266,7 +266,7 @@ fn lost_place(bench: &mut Bench) -> Verdict {
     queue(bench, &second)?;
     bench.call(&["ZREM", &keys().queue, &first.text]);
     for (sample, expected) in [(&first, 1), (&second, 0)] {
-        bench.send_look(&keys(), &first.process, std::slice::from_ref(&sample.text));
+        bench.send_check(&keys(), &first.process, std::slice::from_ref(&sample.text));
         let answer = bench.client.receive();
         equal("missing", &answer.list()[1], &Value::Int(expected))?;
     }
@@ -291,8 +291,8 @@ fn eviction(bench: &mut Bench) -> Verdict {
         acquire(bench, &holder)?;
         queue(bench, &waiter)?;
         answers(bench, Op::Evict, &holder, 1)?;
-        let told = messages(bench);
-        ensure(told.len() == 2 && told[0] == holder.granted(0), || format!("{told:?}"))?;
+        let pushed = messages(bench);
+        ensure(pushed.len() == 2 && pushed[0] == holder.granted(0), || format!("{pushed:?}"))?;
         answers(bench, Op::Evict, &holder, 0)?;
         equal("the pushes", &messages(bench), &Vec::new())?;
         acquire(bench, &waiter)?;
@@ -327,8 +327,8 @@ fn leaving_a_grant(bench: &mut Bench) -> Verdict {
         queue(bench, &third)?;
         release(bench, &first)?;
         release(bench, &second)?;
-        let told = messages(bench).len();
-        equal("the pushes", &told, &2)?;
+        let pushed = messages(bench).len();
+        equal("the pushes", &pushed, &2)?;
         acquire(bench, &third)?;
         release(bench, &third)?;
     }

@@ -26,9 +26,9 @@ fn same_everywhere(bench: &mut Bench) -> Verdict {
             equal("the first token", &acquire(bench, &first)?, &(preset + 1))?;
             queue(bench, &second)?;
             release(bench, &first)?;
-            let told = messages(bench);
-            equal("the push", &told, &vec![second.granted(preset + 2)])?;
-            bench.send_look(&keys(), &second.process, &[]);
+            let pushed = messages(bench);
+            equal("the push", &pushed, &vec![second.granted(preset + 2)])?;
+            bench.send_check(&keys(), &second.process, &[]);
             let found = bench.client.receive();
             ensure(found.texts().contains(&second.text.as_str()), || format!("{found:?}"))?;
             equal("the confirmed token", &acquire(bench, &second)?, &(preset + 2))?;
@@ -60,7 +60,10 @@ fn fallen_clock(bench: &mut Bench) -> Verdict {
 }
 
 fn too_large(bench: &mut Bench) -> Verdict {
-    for text in ["9007199254740991", "9007199254740992", "1e300", "nan"] {
+    let now = bench.state(&keys())?.now_us.to_string();
+    // As a text it is between the tokens of this quarter of an hour.
+    let longer = format!("{}0000000000", &now[..8]);
+    for text in ["9007199254740991", "9007199254740992", "1e300", "nan", &longer] {
         bench.call(&["FLUSHALL"]);
         refuses_text(bench, text)?;
     }
@@ -75,8 +78,10 @@ fn refuses_text(bench: &mut Bench, text: &str) -> Verdict {
     bench.call(&["SET", &keys().token, text, "EX", "80000"]);
     for claim in [exclusive(1), shared(2)] {
         let answer = bench.op(Op::Queue, &keys(), &claim);
-        let told = answer.error().is_some_and(|error| error.contains("fencelock: "));
-        ensure(told, || format!("{text}: {answer:?}"))?;
+        let is_foreign = answer.error().is_some_and(|error| error.contains("fencelock: "));
+        ensure(is_foreign, || format!("{text}: {answer:?}"))?;
+        let left = bench.call(&["EXISTS", &keys().lock]);
+        equal("the refused lock", &left, &Value::Int(0))?;
         bench.op(Op::Release, &keys(), &claim);
         let left = bench.call(&["EXISTS", &keys().lock]);
         equal("the lock", &left, &Value::Int(0))?;

@@ -46,7 +46,7 @@ pub(super) enum Life {
 
 /// One run.
 #[derive(Debug)]
-pub(super) struct Driver<'a> {
+pub(super) struct RandomRun<'a> {
     pub(super) bench: &'a mut Bench,
     pub(super) rng: StdRng,
     pub(super) locks: Vec<Keys>,
@@ -81,7 +81,7 @@ pub(crate) fn run(bench: &mut Bench, seed: u64) -> Verdict {
 fn run_once(bench: &mut Bench, seed: u64) -> Verdict {
     let mut rng = StdRng::seed_from_u64(seed);
     let locks = (0..rng.random_range(1..=3)).map(|n| Keys::of(&format!("lock {n}"))).collect();
-    let mut driver = Driver {
+    let mut run = RandomRun {
         bench,
         rng,
         highest: Vec::new(),
@@ -92,14 +92,14 @@ fn run_once(bench: &mut Bench, seed: u64) -> Verdict {
         owners: 0,
         trace: Vec::new(),
     };
-    driver.highest.resize(driver.locks.len(), 0);
-    driver.all().map_err(|why| {
-        let from = driver.trace.len().saturating_sub(25);
-        format!("seed {seed}: {why}; the last steps:\n  {}", driver.trace[from..].join("\n  "))
+    run.highest.resize(run.locks.len(), 0);
+    run.all().map_err(|why| {
+        let from = run.trace.len().saturating_sub(25);
+        format!("seed {seed}: {why}; the last steps:\n  {}", run.trace[from..].join("\n  "))
     })
 }
 
-impl Driver<'_> {
+impl RandomRun<'_> {
     fn all(&mut self) -> Verdict {
         self.bench.call(&["FLUSHALL"]);
         self.bench.client.take_pushes();
@@ -139,7 +139,7 @@ impl Driver<'_> {
             36..54 => self.any_release(),
             54..57 => self.any_eviction(),
             57..63 => self.any_renewal(),
-            63..77 => self.any_look(),
+            63..77 => self.any_check(),
             77..87 => self.deliver(),
             87..99 => self.any_trouble(),
             _ => self.locks_of_lists(),
@@ -203,13 +203,13 @@ impl Driver<'_> {
         }
     }
 
-    fn any_look(&mut self) -> Verdict {
+    fn any_check(&mut self) -> Verdict {
         let (lock, process) = (self.below(self.locks.len()), self.below(PROCESSES.len()));
-        if self.runs(process) { self.look(lock, process) } else { Ok(()) }
+        if self.runs(process) { self.check(lock, process) } else { Ok(()) }
     }
 
     /// A client's check of each second, and what it does with the reply.
-    pub(super) fn look(&mut self, lock: usize, process: usize) -> Verdict {
+    pub(super) fn check(&mut self, lock: usize, process: usize) -> Verdict {
         let own: Vec<usize> = (0..self.actors.len())
             .filter(|n| {
                 let actor = &self.actors[*n];
@@ -219,7 +219,7 @@ impl Driver<'_> {
         let samples: Vec<String> =
             own.iter().take(2).map(|n| self.actors[*n].claim.text.clone()).collect();
         let anyone = Claim::new(Mode::Exclusive, LONG, PROCESSES[process], 0);
-        let answer = self.step(lock, Op::Look, &anyone, &samples)?;
+        let answer = self.step(lock, Op::Check, &anyone, &samples)?;
         let found = answer.texts();
         let all = answer.list().get(1).and_then(Value::int) == Some(1);
         for n in own {
@@ -232,16 +232,16 @@ impl Driver<'_> {
 
     fn deliver(&mut self) -> Verdict {
         if self.undelivered.is_empty() {
-            return self.any_look();
+            return self.any_check();
         }
         let n = self.below(self.undelivered.len());
         let push = self.undelivered.swap_remove(n);
-        let told = |actor: &Actor| {
+        let is_notified = |actor: &Actor| {
             self.lives[actor.process] == Life::Runs
                 && actor.belief == Belief::Waits
                 && push.message.starts_with(&format!("{} ", actor.claim.owner))
         };
-        match self.actors.iter().position(told) {
+        match self.actors.iter().position(is_notified) {
             Some(actor) if self.below(4) > 0 => self.act(actor, Op::Queue),
             _ => Ok(()),
         }
@@ -278,7 +278,7 @@ impl Driver<'_> {
         let keys = self.locks[lock].clone();
         let bench = &mut *self.bench;
         let send = |bench: &mut Bench| match op {
-            Op::Look => bench.send_look(&keys, &me.process, samples),
+            Op::Check => bench.send_check(&keys, &me.process, samples),
             _ => bench.send_op(op, &keys, me),
         };
         bench.send("read", &keys, &[]);
@@ -342,7 +342,7 @@ impl Driver<'_> {
             for lock in 0..self.locks.len() {
                 for process in 0..PROCESSES.len() {
                     if self.runs(process) {
-                        self.look(lock, process)?;
+                        self.check(lock, process)?;
                     }
                 }
             }
@@ -363,7 +363,7 @@ impl Driver<'_> {
         for ms in [LONG, SILENCE + 1000] {
             self.bench.advance(&self.locks, ms);
             for lock in 0..self.locks.len() {
-                self.look(lock, 0)?;
+                self.check(lock, 0)?;
             }
         }
         for keys in self.locks.clone() {
