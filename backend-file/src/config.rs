@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use fencelock_core::config::{current_runtime, invalid, start_clock};
 use fencelock_core::url::StoreUrl;
-use fencelock_core::{Error, Locks, Result, Settings};
+use fencelock_core::{Locks, Result, Settings};
 use tokio::runtime::Handle;
 
 use crate::claim::backend::FileBackend;
 use crate::claim::store::Store;
-use crate::directory::open::MAX_RETRIES;
 use crate::directory::store_dir::Directory;
 use crate::error::refused;
 use crate::lock::context::StoreContext;
@@ -108,20 +107,11 @@ impl FileStore {
                 refused("the machine's boot id cannot be read; is /proc mounted?").caused_by(error)
             })?,
         };
-        let mut tries = 0..MAX_RETRIES;
-        loop {
-            let directory = self.location.open()?;
-            match WakePipe::take(&directory, runtime) {
-                Ok(wake_pipe) => {
-                    return Ok((StoreContext::new(directory, boot, runtime.clone())?, wake_pipe));
-                }
-                // Another process is removing the directory that this one creates.
-                Err(error)
-                    if (is_gone(&error) || directory.still_there().is_err())
-                        && tries.next().is_some() => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let (directory, wake_pipe) = Directory::open_for(
+            || self.location.open(),
+            |directory| WakePipe::take(directory, runtime),
+        )?;
+        Ok((StoreContext::new(directory, boot, runtime.clone())?, wake_pipe))
     }
 }
 
@@ -136,11 +126,4 @@ impl Location {
             }
         }
     }
-}
-
-/// Whether a file that was just created is missing.
-fn is_gone(error: &Error) -> bool {
-    let source = std::error::Error::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-    source.is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
 }

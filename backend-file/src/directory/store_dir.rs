@@ -8,14 +8,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use fencelock_core::Result;
+use fencelock_core::{Error, Result};
 use rustix::fs::{CWD, Mode, OFlags, Stat, Uid};
 use rustix::io::{self, Errno};
 
 use crate::directory::account::Account;
 use crate::directory::default_dir;
 use crate::directory::draft::{Draft, Rights};
-use crate::directory::open::{OPEN_DIR, open_or_make, refuse_network};
+use crate::directory::open::{MAX_RETRIES, OPEN_DIR, Pin, open_or_make, refuse_network};
 use crate::error::{failed, refused};
 use crate::platform;
 
@@ -29,6 +29,32 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
+    /// Opens a directory by `open`, and does `work` in it. Again, if another process has removed the
+    /// directory meanwhile, which was still empty.
+    pub(crate) fn open_for<T>(
+        open: impl Fn() -> Result<Directory>,
+        work: impl Fn(&Directory) -> Result<T>,
+    ) -> Result<(Directory, T)> {
+        let mut tries = 0..MAX_RETRIES;
+        let mut pin = None;
+        loop {
+            let directory = open()?;
+            match work(&directory) {
+                Ok(done) => {
+                    drop(pin);
+                    return Ok((directory, done));
+                }
+                Err(error) if is_gone(&error) || directory.still_there().is_err() => {
+                    if tries.next().is_none() {
+                        return Err(error);
+                    }
+                    pin = Pin::set(&directory.path);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Opens the directory at `path`. If it is missing, it is created for this user alone; its
     /// parent must exist.
     pub(crate) fn at(path: &Path) -> Result<Directory> {
@@ -121,5 +147,48 @@ impl Directory {
     pub(crate) fn open_dir(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OPEN_DIR | OFlags::NOFOLLOW;
         rustix::fs::openat(self.fd(), name, flags, Mode::empty())
+    }
+}
+
+/// Whether a file that was just created is missing.
+fn is_gone(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_slow_process_can_use_a_directory_that_another_one_creates_and_removes_all_the_time() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("locks");
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    let _ = std::fs::create_dir(&path);
+                    let _ = std::fs::remove_dir(&path);
+                }
+            });
+            let used = Directory::open_for(
+                || Directory::at(&path),
+                |directory| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    let made = directory.create("used", |_| Ok(()));
+                    made.map_err(|errno| failed("create", &path, errno))
+                },
+            );
+            ends.store(true, Ordering::Relaxed);
+            used.unwrap();
+        });
+        let entries = std::fs::read_dir(&path).unwrap();
+        let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["used"]);
     }
 }
