@@ -8,14 +8,13 @@ use fencelock_core::url::StoreUrl;
 use fencelock_core::{Locks, Result, Settings};
 use tokio::runtime::Handle;
 
-use crate::claim::backend::FileBackend;
 use crate::claim::store::Store;
 use crate::directory::store_dir::Directory;
 use crate::error::refused;
-use crate::lock::context::StoreContext;
 use crate::lock::io_threads::run_detached;
 use crate::platform;
 use crate::platform::BootId;
+use crate::storage::context::StoreContext;
 use crate::wake::wake_pipe::WakePipe;
 
 /// A file store that is not yet connected.
@@ -96,8 +95,7 @@ impl FileStore {
         let clock = start_clock()?;
         let (context, wake_pipe) = run_detached(move || self.open(&runtime)).await??;
         let shown = format!("file://{}", context.directory.path().display());
-        let store = Arc::new(Store::new(context, wake_pipe, clock));
-        Locks::new(Arc::new(FileBackend { store }), &shown, settings)
+        Locks::new(Arc::new(Store::new(context, wake_pipe, clock)), &shown, settings)
     }
 
     fn open(self, runtime: &Handle) -> Result<(StoreContext, WakePipe)> {

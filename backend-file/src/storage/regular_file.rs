@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 use fencelock_core::Label;
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::FileType;
 use rustix::io::{self, Errno};
 
 use crate::platform::open_quietly;
