@@ -94,7 +94,7 @@ impl FileStore {
         let runtime = current_runtime()?;
         let clock = start_clock()?;
         let (context, wake_pipe) = run_detached(move || self.open(&runtime)).await??;
-        let shown = format!("file://{}", context.directory.path().display());
+        let shown = format!("file://{}", context.directory.path.display());
         Locks::new(Arc::new(Store::new(context, wake_pipe, clock)), &shown, settings)
     }
 

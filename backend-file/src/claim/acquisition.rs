@@ -308,7 +308,7 @@ impl Acquisition for FileAcquisition {
 
     async fn release(&self) -> Result<ReleaseOutcome> {
         let this = self.0.clone();
-        // This waits in line behind an abandoned attempt that may still run.
+        // This waits in line until an abandoned attempt, which may still run, has ended.
         let released = self.0.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
         match released {
             Ok(outcome) => {

@@ -42,7 +42,7 @@ impl DistributedLock for Store {
     type Acquisition = FileAcquisition;
 
     fn profile(&self) -> &Profile {
-        match self.context.directory.is_in_memory() {
+        match self.context.directory.in_memory {
             true => &IN_MEMORY,
             false => &ON_DISK,
         }

@@ -162,7 +162,7 @@ fn make_dir(parent: BorrowedFd<'_>) -> io::Result<String> {
     }
 }
 
-/// A name for a draft, which the next call does not return again.
+/// A name for a draft, another one for each call.
 pub(crate) fn draft_name() -> String {
     let nanoseconds = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec;
     format!("{DRAFT}{}-{nanoseconds}", std::process::id())

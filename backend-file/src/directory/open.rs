@@ -14,7 +14,7 @@ use crate::platform;
 
 pub(crate) const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 /// How often a directory may be removed while it is created and opened, before that is an error. It
-/// takes a fraction of a second; another process that does nothing else wins most of the races.
+/// takes a fraction of a second; a process that does nothing else wins many of the races.
 pub(crate) const MAX_RETRIES: usize = 10_000;
 
 /// Refuses a file system on which locks do not work across all its users.

@@ -40,17 +40,17 @@ pub(crate) struct FileLock {
     line: Mutex<RequestLine>,
     threads: Arc<IoThreads>,
     /// The ticket of a waiter that may hold but does not, and when that was first seen.
-    stalled: Mutex<Option<(u64, Moment)>>,
+    stalled: fencelock_core::sync::Mutex<Option<(u64, Moment)>>,
 }
 
 impl FileLock {
     pub(crate) fn new(dir: LockDir, threads: Arc<IoThreads>) -> FileLock {
-        let (queue, line, stalled) = (SharedQueue::new(dir), Mutex::default(), Mutex::default());
+        let (queue, line, stalled) = (SharedQueue::new(dir), Mutex::default(), Default::default());
         FileLock { queue, line, threads, stalled }
     }
 
     pub(crate) fn dir(&self) -> &LockDir {
-        self.queue.dir()
+        &self.queue.dir
     }
 
     /// Runs `work` with exclusive access to the queue, until `work` drops its guard. Creates the
@@ -103,7 +103,7 @@ impl FileLock {
         now: Moment,
         limit: Duration,
     ) -> Option<u64> {
-        let mut stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stalled = self.stalled.lock();
         match (*stalled, ticket) {
             (Some((known, since)), Some(ticket)) if known == ticket => {
                 (now.duration_since(since) >= limit).then_some(ticket)

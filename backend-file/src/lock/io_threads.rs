@@ -9,10 +9,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, Instant};
 
 use fencelock_core::Result;
+use fencelock_core::sync::Mutex;
 use tokio::sync::oneshot;
 
 use crate::error::{no_answer, no_thread};
@@ -58,7 +59,7 @@ impl IoThreads {
     /// # Errors
     /// When there is no thread and none can be started; `work` is then dropped.
     pub(crate) fn submit(&self, work: Job) -> Result<()> {
-        let mut backlog = self.shared.backlog();
+        let mut backlog = self.shared.backlog.lock();
         if backlog.ready.len() >= backlog.asleep && backlog.threads < MAX_THREADS {
             self.start(&mut backlog)?;
         }
@@ -70,7 +71,7 @@ impl IoThreads {
 
     /// Like [`submit`](IoThreads::submit), after `pause`.
     pub(crate) fn submit_in(&self, pause: Duration, work: Job) -> Result<()> {
-        let mut backlog = self.shared.backlog();
+        let mut backlog = self.shared.backlog.lock();
         // The submitting thread may be the only one that does not wait for the disk, and may have
         // other work.
         if backlog.asleep == 0 && backlog.threads < MAX_THREADS {
@@ -100,7 +101,7 @@ impl IoThreads {
 
 impl Drop for IoThreads {
     fn drop(&mut self) {
-        self.shared.backlog().closed = true;
+        self.shared.backlog.lock().closed = true;
         self.shared.changed.notify_all();
     }
 }
@@ -112,10 +113,6 @@ impl fmt::Debug for IoThreads {
 }
 
 impl Shared {
-    fn backlog(&self) -> MutexGuard<'_, Backlog> {
-        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The main loop of a thread.
     fn work(&self) {
         while let Some(work) = self.next() {
@@ -125,7 +122,7 @@ impl Shared {
 
     fn next(&self) -> Option<Job> {
         let idle_since = Instant::now();
-        let mut backlog = self.backlog();
+        let mut backlog = self.backlog.lock();
         loop {
             let now = Instant::now();
             while let Some(due) = backlog.later.first_entry().filter(|due| due.key().0 <= now) {

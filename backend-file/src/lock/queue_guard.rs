@@ -16,25 +16,13 @@ use crate::wake::notifications::Notifications;
 /// The latched queue of one lock. Its drop releases the latch.
 #[derive(Debug)]
 pub(crate) struct QueueGuard<'a> {
-    cache: MutexGuard<'a, QueueCache>,
-    dir: &'a LockDir,
-    thread: Thread,
+    /// The cache of a request that has just latched the files in it.
+    pub(super) cache: MutexGuard<'a, QueueCache>,
+    pub(super) dir: &'a LockDir,
+    pub(super) thread: Thread,
 }
 
-impl<'a> QueueGuard<'a> {
-    /// For a request that has just latched the files in `cache`.
-    pub(crate) fn new(
-        cache: MutexGuard<'a, QueueCache>,
-        dir: &'a LockDir,
-        thread: Thread,
-    ) -> QueueGuard<'a> {
-        QueueGuard { cache, dir, thread }
-    }
-
-    pub(crate) fn cache(&mut self) -> &mut QueueCache {
-        &mut self.cache
-    }
-
+impl QueueGuard<'_> {
     /// Reads the queue, or begins a new one.
     pub(crate) fn load(&mut self) -> Result<(), StepError> {
         let found = self.cache.read(self.dir, self.thread)?;
@@ -101,7 +89,7 @@ impl<'a> QueueGuard<'a> {
 
     /// Takes a free slot for the claim with `ticket`.
     pub(crate) fn take_slot(&mut self, ticket: u64) -> Result<(Slot, OwnedFd), StepError> {
-        let rights = self.dir.context.directory.rights();
+        let rights = &self.dir.context.directory.rights;
         let may_create = self.needs_disk().is_ok().then_some(rights);
         let queue = &self.cache.queue;
         let known = self.cache.freed_slot.filter(|(slot, next)| {

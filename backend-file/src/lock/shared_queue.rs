@@ -25,7 +25,7 @@ const MAX_REPLACEMENTS: usize = 16;
 /// The queue of one lock, as this process reads and changes it.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
-    dir: LockDir,
+    pub(super) dir: LockDir,
     cache: Mutex<QueueCache>,
 }
 
@@ -52,10 +52,6 @@ impl SharedQueue {
         SharedQueue { dir, cache: Mutex::default() }
     }
 
-    pub(crate) fn dir(&self) -> &LockDir {
-        &self.dir
-    }
-
     /// Takes the latch and loads the queue. `None` when the lock has no directory and `if_missing`
     /// does not create it.
     pub(crate) fn latch(
@@ -77,8 +73,8 @@ impl SharedQueue {
             if !files.page.try_latch().map_err(|e| failed("lock", &self.dir.path, e))? {
                 return Err(StepError::Contended);
             }
-            let mut guard = QueueGuard::new(cache, &self.dir, thread);
-            if !self.is_current(guard.cache(), if_missing)? {
+            let mut guard = QueueGuard { cache, dir: &self.dir, thread };
+            if !self.is_current(&mut guard.cache, if_missing)? {
                 guard.abandon();
                 continue;
             }
@@ -107,7 +103,7 @@ impl SharedQueue {
             return Ok(true);
         }
         match self.dir.page_identity() {
-            Ok(identity) if identity == files.page.identity() => {
+            Ok(identity) if identity == files.page.identity => {
                 cache.checked = Some(now);
                 Ok(true)
             }
@@ -120,7 +116,7 @@ impl SharedQueue {
     pub(crate) fn peek(&self, thread: Thread) -> Result<Peek, StepError> {
         let mut cache = self.cache.lock();
         cache.open(&self.dir, thread)?;
-        let here = cache.files.as_ref().map(|files| files.page.identity());
+        let here = cache.files.as_ref().map(|files| files.page.identity);
         if here.is_none() || self.dir.page_identity().ok() != here {
             return Ok(Peek::Gone);
         }
@@ -143,7 +139,7 @@ impl SharedQueue {
             cache.files = None;
             return;
         }
-        let mut guard = QueueGuard::new(cache, &self.dir, Thread::Io);
+        let mut guard = QueueGuard { cache, dir: &self.dir, thread: Thread::Io };
         guard.note_tokens();
         guard.abandon();
     }

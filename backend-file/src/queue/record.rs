@@ -86,7 +86,7 @@ impl Queue {
                 return Err(Corrupt("its tickets are out of order"));
             }
             if waits && entry.held {
-                return Err(Corrupt("a holder is behind a waiter"));
+                return Err(Corrupt("a holder comes after a waiter"));
             }
             (before, waits) = (entry.ticket, !entry.held);
             self.entries.push(entry);

@@ -26,7 +26,7 @@ pub(crate) struct StoreContext {
 impl StoreContext {
     pub(crate) fn new(directory: Directory, boot: BootId, runtime: Handle) -> Result<StoreContext> {
         let pipe_reader =
-            PipeReader::new().map_err(|e| failed("create pipes for", directory.path(), e))?;
+            PipeReader::new().map_err(|e| failed("create pipes for", &directory.path, e))?;
         let (open_locks, process) = (Arc::default(), std::process::id());
         Ok(StoreContext { directory, boot, runtime, pipe_reader, open_locks, process })
     }

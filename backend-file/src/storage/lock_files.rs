@@ -42,7 +42,7 @@ pub(crate) struct LockDir {
 impl LockDir {
     pub(crate) fn new(context: Arc<StoreContext>, key: Arc<str>) -> LockDir {
         let name = lock_name::encode(&key);
-        let path = context.directory.path().join(&name);
+        let path = context.directory.path.join(&name);
         LockDir {
             hash: lock_name::hash(&key),
             context,
@@ -81,7 +81,7 @@ impl LockDir {
             }
             errno => failed("open the named pipe in", path, errno),
         })?;
-        let open = open.upgrade().filter(|open| open.identity() == page.identity());
+        let open = open.upgrade().filter(|open| open.identity == page.identity);
         let page = open.unwrap_or_else(|| Arc::new(page));
         Ok(Some(LockFiles { dir, page, path: path.clone(), permit }))
     }
@@ -93,7 +93,7 @@ impl LockDir {
             Err(Errno::NOENT) => {}
             opened => return opened,
         }
-        let mut draft = Draft::in_dir(dir, self.context.directory.rights())?;
+        let mut draft = Draft::in_dir(dir, &self.context.directory.rights)?;
         Page::create(&mut draft)?;
         match draft.move_out_if_free(QUEUE, QUEUE) {
             Ok(()) | Err(Errno::EXIST) => Page::open(dir),

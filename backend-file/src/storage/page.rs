@@ -28,7 +28,7 @@ const LATCH_TRIES: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Page {
     fd: OwnedFd,
-    identity: Identity,
+    pub(crate) identity: Identity,
 }
 
 impl Page {
@@ -37,10 +37,6 @@ impl Page {
         let fd = system::open(dir)?;
         let identity = identity_of(fd.as_fd())?;
         Ok(Page { fd, identity })
-    }
-
-    pub(crate) fn identity(&self) -> Identity {
-        self.identity
     }
 
     /// Whether the page still has its name: it was not removed.

@@ -54,10 +54,10 @@ pub(crate) struct WakePipe {
 impl WakePipe {
     /// Takes a free wake pipe.
     pub(crate) fn take(directory: &Directory, runtime: &Handle) -> Result<WakePipe> {
-        let path = directory.path().join(WAKE_PIPES);
+        let path = directory.path.join(WAKE_PIPES);
         let failed = |errno| failed("open a named pipe in", &path, errno);
         let dir = Arc::new(open_or_make(directory).map_err(failed)?);
-        let pipe = OwnedPipe::take(&dir, directory.rights()).map_err(failed)?;
+        let pipe = OwnedPipe::take(&dir, &directory.rights).map_err(failed)?;
         let number = pipe.number;
         let _in_runtime = runtime.enter();
         // The safe constructor is deprecated for types that may not own their descriptor; an
