@@ -5,18 +5,16 @@ use std::sync::Arc;
 
 use fencelock_core::config::{current_runtime, invalid, start_clock};
 use fencelock_core::url::StoreUrl;
-use fencelock_core::{Error, Locks, Result, Settings};
+use fencelock_core::{Locks, Result, Settings};
 use tokio::runtime::Handle;
 
-use crate::claim::backend::FileBackend;
 use crate::claim::store::Store;
-use crate::directory::open::MAX_RETRIES;
 use crate::directory::store_dir::Directory;
 use crate::error::refused;
-use crate::lock::context::StoreContext;
 use crate::lock::io_threads::run_detached;
 use crate::platform;
 use crate::platform::BootId;
+use crate::storage::context::StoreContext;
 use crate::wake::wake_pipe::WakePipe;
 
 /// A file store that is not yet connected.
@@ -96,9 +94,8 @@ impl FileStore {
         let runtime = current_runtime()?;
         let clock = start_clock()?;
         let (context, wake_pipe) = run_detached(move || self.open(&runtime)).await??;
-        let shown = format!("file://{}", context.directory.path().display());
-        let store = Arc::new(Store::new(context, wake_pipe, clock));
-        Locks::new(Arc::new(FileBackend { store }), &shown, settings)
+        let shown = format!("file://{}", context.directory.path.display());
+        Locks::new(Arc::new(Store::new(context, wake_pipe, clock)), &shown, settings)
     }
 
     fn open(self, runtime: &Handle) -> Result<(StoreContext, WakePipe)> {
@@ -108,20 +105,11 @@ impl FileStore {
                 refused("the machine's boot id cannot be read; is /proc mounted?").caused_by(error)
             })?,
         };
-        let mut tries = 0..MAX_RETRIES;
-        loop {
-            let directory = self.location.open()?;
-            match WakePipe::take(&directory, runtime) {
-                Ok(wake_pipe) => {
-                    return Ok((StoreContext::new(directory, boot, runtime.clone())?, wake_pipe));
-                }
-                // Another process is removing the directory that this one creates.
-                Err(error)
-                    if (is_gone(&error) || directory.still_there().is_err())
-                        && tries.next().is_some() => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let (directory, wake_pipe) = Directory::open_for(
+            || self.location.open(),
+            |directory| WakePipe::take(directory, runtime),
+        )?;
+        Ok((StoreContext::new(directory, boot, runtime.clone())?, wake_pipe))
     }
 }
 
@@ -136,11 +124,4 @@ impl Location {
             }
         }
     }
-}
-
-/// Whether a file that was just created is missing.
-fn is_gone(error: &Error) -> bool {
-    let source = std::error::Error::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-    source.is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
 }

@@ -9,9 +9,7 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
-use crate::queue::entry::Corrupt;
-
-/// The opened file is not a named pipe of this store. No system call used here returns this code.
+/// The opened file is not one of this store: its type is another, or it has a second name. No system call used here returns this code.
 pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
 
 /// `doing` something with `path` failed.
@@ -73,11 +71,6 @@ pub(crate) fn foreign(path: &Path, why: &str) -> Error {
         ErrorKind::Foreign,
         format!("{path} is not as this library wrote it: {why}; it was left unchanged"),
     )
-}
-
-/// Like [`foreign`], for a lock's queue or state file.
-pub(crate) fn corrupt(path: &Path, Corrupt(why): Corrupt) -> Error {
-    foreign(path, why)
 }
 
 /// The store was connected by the parent of this process.

@@ -62,6 +62,7 @@ mod linux {
     use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, openat};
     use rustix::io::Errno;
     use std::ffi::CStr;
+    use std::fs::File;
     use std::os::fd::{BorrowedFd, OwnedFd};
 
     /// Whether a thread of this process named `name` waits for the disk, in an uninterruptible call
@@ -112,7 +113,7 @@ mod linux {
     }
 
     /// Syncs the data of `file` to the disk.
-    pub(crate) fn sync_data(file: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn sync_data(file: &File) -> io::Result<()> {
         rustix::fs::fdatasync(file)
     }
 
@@ -120,17 +121,9 @@ mod linux {
 
     /// The id of this boot of the machine.
     pub(crate) fn boot_id() -> std::io::Result<BootId> {
-        let text = std::fs::read_to_string(BOOT_ID)?;
-        let digits: Vec<u8> =
-            text.chars().filter_map(|c| c.to_digit(16)).filter_map(|d| d.try_into().ok()).collect();
-        let mut id = BootId::default();
-        if digits.len() != 2 * id.len() {
-            return Err(std::io::Error::other("it is not a boot id"));
-        }
-        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = pair[0] << 4 | pair[1];
-        }
-        Ok(id)
+        let digits = std::fs::read_to_string(BOOT_ID)?.trim().replace('-', "");
+        let id = u128::from_str_radix(&digits, 16).map_err(std::io::Error::other)?;
+        Ok(id.to_be_bytes())
     }
 
     pub(crate) fn make_pipe(dir: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<()> {
@@ -202,6 +195,7 @@ mod other {
     use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, openat};
     use rustix::io::Errno;
     use std::ffi::CStr;
+    use std::fs::File;
     use std::os::fd::{BorrowedFd, OwnedFd};
 
     pub(crate) fn waits_for_disk(_name: &str) -> bool {
@@ -224,7 +218,7 @@ mod other {
         rustix::fs::fstat(file).map(|stat| identify(&stat))
     }
 
-    pub(crate) fn sync_data(file: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn sync_data(file: &File) -> io::Result<()> {
         rustix::fs::fsync(file)
     }
 

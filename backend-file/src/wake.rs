@@ -2,5 +2,4 @@
 
 pub(crate) mod notifications;
 pub(crate) mod owned_pipe;
-pub(crate) mod registry;
 pub(crate) mod wake_pipe;

@@ -328,7 +328,7 @@ async fn local_file_systems_can_carry_locks() {
         let locks = connect(dir.path()).await;
         let held = locks.lock("x").acquire().await.unwrap();
         let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-        waiter.expect("asks");
+        waiter.expect("begins");
         until_queue_is(&locks, "x", 1, 1).await;
         held.release().await.unwrap();
         waiter.expect("held");

@@ -68,8 +68,8 @@ const HANGS: Duration = Duration::from_secs(15);
 
 /// Runs `program`, which has a runtime of one thread, on a disk that it can freeze.
 async fn frozen(program: fn(&Path)) {
-    let (beside, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    disk(&beside.path().join("image"), at.path());
+    let (image, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    disk(&image.path().join("image"), at.path());
     let (ended, end) = tokio::sync::oneshot::channel();
     let here = at.path().to_owned();
     std::thread::spawn(move || {

@@ -28,7 +28,7 @@ fn child_process() {
 /// the token.
 fn orphan(dir: &Path, mode: &str) -> (Pid, u64) {
     let mut holder = TestProcess::start(dir, &format!("hold x {mode}"));
-    holder.expect("asks");
+    holder.expect("begins");
     let token = holder.expect("held").parse().unwrap();
     holder.send("pass on");
     let child = holder.expect("child").parse().unwrap();
@@ -46,7 +46,7 @@ async fn is_free(locks: &Locks, mode: &str) -> bool {
 #[tokio::test]
 async fn a_child_that_outlives_its_parent_keeps_the_lock_in_the_same_mode() {
     let two_of_three = Mode::Permits(Permits::new(2, 3).unwrap());
-    for (mode, expected, beside) in [
+    for (mode, expected, compatible) in [
         ("exclusive", Mode::Exclusive, None),
         ("shared", Mode::Shared, Some("shared")),
         ("permits:2:3", two_of_three, Some("permits:1:3")),
@@ -63,7 +63,7 @@ async fn a_child_that_outlives_its_parent_keeps_the_lock_in_the_same_mode() {
             for other in ["shared", "permits:1:3", "permits:2:3"] {
                 assert_eq!(
                     is_free(&locks, other).await,
-                    Some(other) == beside,
+                    Some(other) == compatible,
                     "{other} by {mode}"
                 );
             }
@@ -87,7 +87,7 @@ async fn a_child_does_not_keep_a_released_or_evicted_lock() {
     for evicts in [false, true] {
         let dir = directory();
         let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-        holder.expect("asks");
+        holder.expect("begins");
         holder.expect("held");
         holder.send("pass on");
         let child: i32 = holder.expect("child").parse().unwrap();
@@ -147,7 +147,7 @@ async fn a_holder_whose_page_is_lost_excludes_others_until_it_ends() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holder = TestProcess::start(dir.path(), "hold x shared");
-    holder.expect("asks");
+    holder.expect("begins");
     holder.expect("held");
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await && !is_free(&locks, "shared").await);

@@ -144,7 +144,7 @@ fn share(dir: &Path, mode: &str, times: u32) {
                 100 => held.iter().all(|other| *other == 100),
                 _ => held.iter().all(|other| *other == 1) && held.len() <= 3,
             };
-            assert!(fits, "{mode} beside {held:?}");
+            assert!(fits, "{mode} with {held:?}");
             fs::remove_file(&marker).unwrap();
             guard.release().await.unwrap();
         }
@@ -214,7 +214,7 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
     let mut took = Vec::new();
     for _ in 0..9 {
         let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-        holder.expect("asks");
+        holder.expect("begins");
         holder.expect("held");
         let mut waiters = Vec::new();
         for number in 1..=3 {
@@ -222,7 +222,7 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
             until_queue_is(&locks, "x", 1, number).await;
         }
         let mut last = waiters.pop().unwrap();
-        last.expect("asks");
+        last.expect("begins");
         for waiter in waiters {
             // First the next waiter, then the one after it.
             waiter.kill();
@@ -245,11 +245,11 @@ async fn a_stopped_holder_keeps_its_lock() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-    holder.expect("asks");
+    holder.expect("begins");
     holder.expect("held");
     holder.stop().await;
     let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-    waiter.expect("asks");
+    waiter.expect("begins");
     until_queue_is(&locks, "x", 1, 1).await;
     // Several periodic checks, none of which may take the lock away.
     let waited = locks.lock("x").wait_at_most(Duration::from_secs(4)).try_acquire().await.unwrap();
@@ -275,7 +275,7 @@ async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     stopped.stop().await;
     held.release().await.unwrap();
     let start = Instant::now();
-    next.expect("asks");
+    next.expect("begins");
     next.expect("held");
     println!("passed over after {:?}", start.elapsed());
     assert!(start.elapsed() < Duration::from_secs(20));
@@ -283,7 +283,7 @@ async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     until_queue_is(&locks, "x", 1, 1).await;
     next.send("release");
     next.expect("released");
-    stopped.expect("asks");
+    stopped.expect("begins");
     stopped.expect("held");
     stopped.send("release");
     stopped.expect("released");
@@ -294,12 +294,12 @@ async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-    holder.expect("asks");
+    holder.expect("begins");
     holder.expect("held");
     holder.send("pass on");
     let child: i32 = holder.expect("child").parse().unwrap();
     let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-    waiter.expect("asks");
+    waiter.expect("begins");
     until_queue_is(&locks, "x", 1, 1).await;
     holder.kill();
     // The holder is dead, its child is not. Longer than several periodic checks.
@@ -319,12 +319,12 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
     let mut took = Vec::new();
     for _ in 0..9 {
         let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-        holder.expect("asks");
+        holder.expect("begins");
         holder.expect("held");
         holder.send("pass on");
         let child: i32 = holder.expect("child").parse().unwrap();
         let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-        waiter.expect("asks");
+        waiter.expect("begins");
         until_queue_is(&locks, "x", 1, 1).await;
         let start = Instant::now();
         holder.send("release");
@@ -343,10 +343,10 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-    holder.expect("asks");
+    holder.expect("begins");
     let token = holder.expect("held");
     let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-    waiter.expect("asks");
+    waiter.expect("begins");
     until_queue_is(&locks, "x", 1, 1).await;
     let seen = locks.inspect("x").await.unwrap();
     let participant = &seen.holders[0];
@@ -373,7 +373,7 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
     waiter.send("release");
     waiter.expect("released");
     for process in [&mut third, &mut second] {
-        process.expect("asks");
+        process.expect("begins");
         process.expect("held");
         process.send("release");
         process.expect("released");
@@ -385,7 +385,7 @@ async fn a_waiting_writer_blocks_new_readers_which_then_hold_together() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut reader = TestProcess::start(dir.path(), "hold x shared");
-    reader.expect("asks");
+    reader.expect("begins");
     reader.expect("held");
     let mut writer = TestProcess::start(dir.path(), "hold x exclusive");
     until_queue_is(&locks, "x", 1, 1).await;
@@ -395,13 +395,13 @@ async fn a_waiting_writer_blocks_new_readers_which_then_hold_together() {
     assert!(locks.rw_lock("x").read().try_acquire().await.unwrap().is_none());
     reader.send("release");
     reader.expect("released");
-    writer.expect("asks");
+    writer.expect("begins");
     writer.expect("held");
     until_queue_is(&locks, "x", 1, 3).await;
     writer.send("release");
     writer.expect("released");
     for process in &mut later {
-        process.expect("asks");
+        process.expect("begins");
         process.expect("held");
     }
     until_queue_is(&locks, "x", 3, 0).await;
@@ -418,7 +418,7 @@ async fn permits_of_killed_processes_are_freed() {
     let mut holders: Vec<_> = (0..3)
         .map(|_| {
             let mut process = TestProcess::start(dir.path(), "hold x permits:1:3");
-            process.expect("asks");
+            process.expect("begins");
             process.expect("held");
             process
         })
@@ -431,7 +431,7 @@ async fn permits_of_killed_processes_are_freed() {
     // Whichever holder is killed, the oldest or the youngest, the next waiter has to be woken.
     for (at, waiter) in [0, 1, 0].into_iter().zip(&mut waiters) {
         holders.remove(at).kill();
-        waiter.expect("asks");
+        waiter.expect("begins");
         waiter.expect("held");
     }
     for waiter in &mut waiters {

@@ -55,11 +55,11 @@ async fn connect_many(dir: &Path) -> Vec<Locks> {
 async fn the_cost_of_a_connect_does_not_grow_with_the_number_of_stores() {
     let dir = directory();
     let wake_pipes = dir.path().join(".doors");
-    let crowd = connect_many(dir.path()).await;
+    let many = connect_many(dir.path()).await;
     assert!(pipes(&wake_pipes, 'p') >= MANY, "each store has its own");
-    let (beside, one) = opened(&wake_pipes, connect(dir.path())).await;
-    assert!(beside < 40, "{beside} pipes were opened beside {MANY} connected stores");
-    for locks in crowd.into_iter().chain([one]) {
+    let (others, one) = opened(&wake_pipes, connect(dir.path())).await;
+    assert!(others < 40, "{others} pipes were opened with {MANY} other connected stores");
+    for locks in many.into_iter().chain([one]) {
         locks.close().await.unwrap();
     }
     let stay = until("the surplus pipes are gone", async || {
@@ -68,7 +68,7 @@ async fn the_cost_of_a_connect_does_not_grow_with_the_number_of_stores() {
     .await;
     let (after, _one) = opened(&wake_pipes, connect(dir.path())).await;
     assert!(after < 40, "{after} pipes were opened after {MANY} connected stores");
-    println!("{beside} opened beside {MANY} stores, {after} after them; {stay} pipes stay");
+    println!("{others} opened with {MANY} other stores, {after} after them; {stay} pipes stay");
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn wake_pipes_of_killed_processes_are_reused() {
     let wake_pipes = dir.path().join(".doors");
     for _ in 0..8 {
         let mut process = TestProcess::start(dir.path(), "hold x exclusive");
-        process.expect("asks");
+        process.expect("begins");
         process.kill();
     }
     assert_eq!(pipes(&wake_pipes, 'p'), 1, "one store at a time needs one pipe");
@@ -87,8 +87,8 @@ async fn wake_pipes_of_killed_processes_are_reused() {
 async fn files_locked_by_another_process_do_not_delay_a_connect() {
     use rustix::fs::{FlockOperation, flock};
     let dir = directory();
-    let crowd = connect_many(dir.path()).await;
-    for locks in crowd {
+    let many = connect_many(dir.path()).await;
+    for locks in many {
         locks.close().await.unwrap();
     }
     // Like a process that was stopped at any point, or another user of a shared directory.

@@ -73,7 +73,7 @@ impl Victims {
     }
 }
 
-/// Until told to end: puts a symbolic link to `victim` in the place of whatever appears in `store`
+/// Until the command to end, puts a symbolic link to `victim` in the place of whatever appears in `store`
 /// and in its directories, as often as it can.
 fn attack(store: &Path, victim: &Path) {
     static END: AtomicBool = AtomicBool::new(false);
@@ -183,7 +183,7 @@ fn the_owner_of_a_lock_directory_cannot_make_root_change_a_file() {
     let store = directory_of(0, 0, 0o1777);
     // The attacker was the first to use the lock.
     let mut first = TestProcess::start_as(store.path(), "hold x exclusive", MALLORY, &[]);
-    first.expect("asks");
+    first.expect("begins");
     first.expect("held");
     first.send("release");
     first.expect("released");
@@ -268,7 +268,7 @@ fn a_shared_directory_of_another_user_is_refused() {
     assert!(says(0).contains("chown root"));
     chown(store.path(), Some(0), None).unwrap();
     let mut process = TestProcess::start_as(store.path(), "hold x exclusive", ALICE, &[]);
-    process.expect("asks");
+    process.expect("begins");
     process.expect("held");
 }
 
@@ -291,7 +291,7 @@ fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
     let store = directory_of(ALICE, GROUP, 0o700);
     let alice = |line: &str| TestProcess::start_as(store.path(), line, ALICE, &[]);
     let held = |mut process: TestProcess| {
-        process.expect("asks");
+        process.expect("begins");
         process.expect("held");
         process
     };

@@ -6,9 +6,7 @@
 //! between the two still wakes the waiters that depend on it, because they watch it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::Pin;
-use std::sync::{Arc, MutexGuard, OnceLock};
-use std::task::Poll;
+use std::sync::{Arc, OnceLock};
 
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
@@ -25,14 +23,13 @@ use crate::lock::file_lock::FileLock;
 use crate::lock::queue_cache::StepError;
 use crate::lock::queue_guard::QueueGuard;
 use crate::platform::centiseconds;
-use crate::queue::entry::{EVERY_HOLDER, Entry, NO_SLOT};
-use crate::queue::rules::Queue;
+use crate::queue::entry::{Entry, NO_SLOT};
 use crate::storage::inheritance;
 use crate::storage::inheritance::Inheritance;
 use crate::storage::page::Page;
 use crate::storage::slot_pipe;
 use crate::wake::notifications::Notifications;
-use crate::wake::registry::{ClaimKey, claim_key};
+use crate::wake::wake_pipe::{ClaimKey, claim_key};
 
 /// A claim of this store, shared with its steps on other threads.
 #[derive(Debug)]
@@ -59,7 +56,8 @@ struct ClaimState {
     page: Option<Arc<Page>>,
     /// The granted entry.
     held: Option<Entry>,
-    armed: Option<WatchHandle>,
+    /// The watches of the pipes of other claims.
+    armed: Vec<WatchHandle>,
 }
 
 /// The result of a step under the latch.
@@ -68,14 +66,6 @@ enum StepOutcome {
     Busy,
     /// The pipes to watch. Entries of this store are not among them: their release notifies.
     Waiting(Vec<OwnedFd>),
-}
-
-/// The entries that a waiter has to watch.
-enum Ahead {
-    /// All live; the pipes of those in other stores.
-    Alive(Vec<OwnedFd>),
-    /// The index of one whose owner is dead.
-    Dead(usize),
 }
 
 impl FileAcquisition {
@@ -99,7 +89,6 @@ impl FileAcquisition {
     /// Whether the store still has the held entry, for a renewal after a wake-up.
     pub(crate) async fn confirm(&self) -> Result<RenewOutcome> {
         let this = self.0.clone();
-        this.store.same_process()?;
         let held = self.0.lock.with_queue_if_present(move |mut guard| {
             let queue = guard.queue();
             let at = this.ticket().and_then(|ticket| queue.position(ticket));
@@ -114,20 +103,16 @@ impl FileAcquisition {
 
 impl Shared {
     fn key(&self, ticket: u64) -> ClaimKey {
-        claim_key(self.lock.dir().hash(), ticket)
-    }
-
-    fn claim_state(&self) -> MutexGuard<'_, ClaimState> {
-        self.claim_state.lock()
+        claim_key(self.lock.dir().hash, ticket)
     }
 
     fn ticket(&self) -> Option<u64> {
-        self.claim_state().ticket
+        self.claim_state.lock().ticket
     }
 
     /// Grants, joins the queue or stays in it; then notifies the claims affected.
     fn step(&self, mut guard: QueueGuard<'_>) -> Result<StepOutcome, StepError> {
-        let mut notifications = Notifications::new(self.lock.dir().hash());
+        let mut notifications = guard.notifications();
         let step = self.step_under_latch(&mut guard, &mut notifications)?;
         drop(guard);
         notifications.send(&self.store.wake_pipe);
@@ -151,24 +136,12 @@ impl Shared {
             None => {
                 // Not queued yet, or its entry was removed: it joins the end of the queue.
                 self.clear_claim_state();
-                queue.push(self.claim.mode(), self.store.wake_pipe.number(), now)
+                queue.push(self.claim.mode(), self.store.wake_pipe.number, now)
             }
         };
-        let before = queue.entries[at];
-        let mut removed_dead = false;
-        let ahead = loop {
-            if guard.queue().fits(at) {
-                break None;
-            }
-            match self.ahead_of(at, guard)? {
-                Ahead::Alive(watches) => break Some(watches),
-                Ahead::Dead(dead) => {
-                    guard.queue().entries.remove(dead);
-                    at -= 1;
-                    removed_dead = true;
-                }
-            }
-        };
+        let (before, was_at) = (queue.entries[at], at);
+        let ahead = self.watch_ahead(&mut at, guard)?;
+        let removed_dead = at != was_at;
         if ahead.is_some() && self.claim.if_busy() == IfBusy::Refuse {
             guard.queue().entries.remove(at);
             if removed_dead {
@@ -178,80 +151,88 @@ impl Shared {
         }
         let pipe = match known {
             Some(_) => None,
-            None => {
-                let labelled = match self.store.wake_pipe.has_label(self.claim.label()) {
-                    Some(has_it) => !has_it,
-                    None => {
-                        guard.needs_disk()?;
-                        !self.store.wake_pipe.put_label(self.claim.label())
-                    }
-                };
-                if labelled {
-                    guard.needs_disk()?;
-                }
-                let (slot, pipe) = guard.take_slot(before.ticket)?;
-                if labelled {
-                    guard.files()?.state()?.write_label(slot, self.claim.label())?;
-                }
-                let queue = guard.queue();
-                if queue.spare == slot {
-                    queue.spare = NO_SLOT;
-                }
-                let entry = &mut queue.entries[at];
-                (entry.slot, entry.labelled) = (slot, labelled);
-                Some(pipe)
-            }
+            None => Some(self.take_slot(at, guard)?),
         };
         let queue = guard.queue();
-        let token = match &ahead {
-            None => Some(queue.grant(at, now)),
-            Some(_) => {
-                queue.entries[at].watch = watched_slot(queue, at);
-                None
+        let outcome = match ahead {
+            None => {
+                let token = queue.grant(at, now);
+                notifications.after_grant(queue, at);
+                StepOutcome::Granted(token)
+            }
+            Some(pipes) => {
+                queue.entries[at].watch = queue.watched_slot(at);
+                StepOutcome::Waiting(pipes)
             }
         };
         let entry = queue.entries[at];
-        if token.is_some() {
-            notifications.after_grant(queue, at);
-        }
         if removed_dead || entry != before {
             guard.commit()?;
         }
         if let Some(pipe) = pipe {
             {
-                let mut claim_state = self.claim_state();
+                let mut claim_state = self.claim_state.lock();
                 (claim_state.pipe, claim_state.ticket) = (Some(pipe), Some(entry.ticket));
-                claim_state.page = Some(guard.files()?.page().clone());
+                claim_state.page = Some(guard.files()?.page.clone());
             }
-            self.store.wake_pipe.registry().insert(self.key(entry.ticket), &self.claim);
+            self.store.wake_pipe.registry.insert(self.key(entry.ticket), &self.claim);
         }
-        if token.is_some() {
-            self.claim_state().held = Some(entry);
+        if entry.held {
+            self.claim_state.lock().held = Some(entry);
         }
-        Ok(match (token, ahead) {
-            (Some(token), _) => StepOutcome::Granted(token),
-            (None, watches) => StepOutcome::Waiting(watches.unwrap_or_default()),
-        })
+        Ok(outcome)
     }
 
-    /// Opens the pipes of all entries that entry `at` has to watch, or finds a dead one.
-    fn ahead_of(&self, at: usize, guard: &mut QueueGuard<'_>) -> Result<Ahead> {
-        let blockers = guard.queue().blockers(at);
-        let mut watches = Vec::new();
-        for index in blockers.rev() {
-            let blocker = guard.queue().entries[index];
-            // It lives as long as this process, and notifies its watchers when it is removed.
-            let own = blocker.wake_pipe == self.store.wake_pipe.number()
-                && self.store.wake_pipe.registry().contains(&self.key(blocker.ticket));
-            if own {
-                continue;
+    /// Opens the pipes of all entries of other stores that entry `at` has to watch; `None` if it
+    /// may hold. Removes entries of dead owners ahead of it, which changes `at`.
+    fn watch_ahead(
+        &self,
+        at: &mut usize,
+        guard: &mut QueueGuard<'_>,
+    ) -> Result<Option<Vec<OwnedFd>>> {
+        'changed: while !guard.queue().fits(*at) {
+            let mut watches = Vec::new();
+            for index in guard.queue().blockers(*at).rev() {
+                let blocker = guard.queue().entries[index];
+                // It lives as long as this process, and notifies its watchers when it is removed.
+                let own = blocker.wake_pipe == self.store.wake_pipe.number
+                    && self.store.wake_pipe.registry.contains(&self.key(blocker.ticket));
+                if own {
+                    continue;
+                }
+                match guard.files()?.watch(blocker.slot)? {
+                    Some(pipe) => watches.push(pipe),
+                    None => {
+                        guard.queue().entries.remove(index);
+                        *at -= 1;
+                        continue 'changed;
+                    }
+                }
             }
-            match guard.files()?.watch(blocker.slot)? {
-                Some(pipe) => watches.push(pipe),
-                None => return Ok(Ahead::Dead(index)),
-            }
+            return Ok(Some(watches));
         }
-        Ok(Ahead::Alive(watches))
+        Ok(None)
+    }
+
+    /// Takes a slot for the new entry `at`, with the label that `inspect` shows. Returns its pipe.
+    fn take_slot(&self, at: usize, guard: &mut QueueGuard<'_>) -> Result<OwnedFd, StepError> {
+        let (wake_pipe, label) = (&self.store.wake_pipe, self.claim.label());
+        let labelled = !wake_pipe.has_label(label) && {
+            guard.needs_disk()?;
+            !wake_pipe.put_label(label)
+        };
+        let ticket = guard.queue().entries[at].ticket;
+        let (slot, pipe) = guard.take_slot(ticket)?;
+        if labelled {
+            guard.files()?.state()?.write_label(slot, label)?;
+        }
+        let queue = guard.queue();
+        if queue.spare == slot {
+            queue.spare = NO_SLOT;
+        }
+        let entry = &mut queue.entries[at];
+        (entry.slot, entry.labelled) = (slot, labelled);
+        Ok(pipe)
     }
 
     /// Wakes the claim when one of `pipes` loses its last reader.
@@ -261,18 +242,17 @@ impl Shared {
         // OwnedFd does, and the replacement is unsafe code.
         #[allow(deprecated)]
         let watch = |pipe| AsyncFd::with_interest(pipe, Interest::ERROR);
-        let pipes: std::io::Result<Vec<_>> = pipes.into_iter().map(watch).collect();
-        let pipes = pipes.map_err(|error| runtime_ended().caused_by(error))?;
-        let armed = (!pipes.is_empty()).then(|| self.claim.wake_when(any_closed(pipes)));
-        self.claim_state().armed = armed;
+        let armed: std::io::Result<Vec<_>> =
+            pipes.into_iter().map(|pipe| Ok(self.claim.wake_when(closed(watch(pipe)?)))).collect();
+        self.claim_state.lock().armed = armed.map_err(|error| runtime_ended().caused_by(error))?;
         Ok(())
     }
 
     fn clear_claim_state(&self) {
         // The files close after the mutex is unlocked.
-        let cleared = std::mem::take(&mut *self.claim_state());
+        let cleared = std::mem::take(&mut *self.claim_state.lock());
         if let Some(ticket) = cleared.ticket {
-            self.store.wake_pipe.registry().remove(&self.key(ticket));
+            self.store.wake_pipe.registry.remove(&self.key(ticket));
         }
     }
 
@@ -281,10 +261,8 @@ impl Shared {
         let Some(ticket) = self.ticket() else { return Ok(ReleaseOutcome::Absent) };
         let queue = guard.queue();
         let Some(at) = queue.position(ticket) else { return Ok(ReleaseOutcome::Absent) };
-        let removed = queue.entries.remove(at);
-        let mut notifications = Notifications::new(self.lock.dir().hash());
-        notifications.after_removal(queue, &removed);
-        let extra: Vec<_> = slot_pipe::surplus(queue, removed.slot).collect();
+        let (removed, mut notifications) = guard.remove(at);
+        let extra: Vec<_> = slot_pipe::surplus(guard.queue(), removed.slot).collect();
         if !extra.is_empty() {
             guard.needs_disk()?;
         }
@@ -313,11 +291,10 @@ impl Acquisition for FileAcquisition {
 
     async fn attempt(&self) -> Result<AttemptOutcome> {
         let this = self.0.clone();
-        this.store.same_process()?;
         let step = self.0.lock.with_queue(move |guard| this.step(guard)).await?;
         Ok(match step {
             StepOutcome::Granted(token) => {
-                self.0.claim_state().armed = None;
+                self.0.claim_state.lock().armed.clear();
                 let token = FencingToken::new(token);
                 AttemptOutcome::Granted { token, valid_until: Moment::NEVER }
             }
@@ -331,8 +308,7 @@ impl Acquisition for FileAcquisition {
 
     async fn release(&self) -> Result<ReleaseOutcome> {
         let this = self.0.clone();
-        this.store.same_process()?;
-        // This waits in line behind an abandoned attempt that may still run.
+        // This waits in line until an abandoned attempt, which may still run, has ended.
         let released = self.0.lock.with_queue_if_present(move |guard| this.remove(guard)).await;
         match released {
             Ok(outcome) => {
@@ -342,8 +318,9 @@ impl Acquisition for FileAcquisition {
             Err(error) => {
                 // With its pipe closed, the entry counts as dead and the next waiter removes it.
                 // The release is repeated for the case that a child inherited a copy.
-                let mut claim_state = self.0.claim_state();
-                (claim_state.pipe, claim_state.armed) = (None, None);
+                let mut claim_state = self.0.claim_state.lock();
+                claim_state.pipe = None;
+                claim_state.armed.clear();
                 Err(error)
             }
         }
@@ -356,9 +333,9 @@ impl Acquisition for FileAcquisition {
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<BorrowedFd<'_>> {
         if self.0.inherited.get().is_none() {
-            let claim_state = self.0.claim_state();
+            let claim_state = self.0.claim_state.lock();
             let (pipe, entry) = (claim_state.pipe.as_ref()?, claim_state.held?);
-            let inheritance = inheritance::pass_on(self.0.lock.dir().path(), pipe, &entry).ok()?;
+            let inheritance = inheritance::pass_on(&self.0.lock.dir().path, pipe, &entry).ok()?;
             // A concurrent call may have been first.
             let _ = self.0.inherited.set(inheritance);
         }
@@ -373,30 +350,13 @@ impl Drop for Shared {
         let abandoned = self.ticket().is_some();
         self.clear_claim_state();
         if abandoned {
-            self.store.wake_pipe.registry().wake_all();
+            self.store.wake_pipe.registry.wake_all();
         }
     }
 }
 
-fn watched_slot(queue: &Queue, at: usize) -> u16 {
-    match queue.watches_every_holder(at) {
-        true => EVERY_HOLDER,
-        false => at.checked_sub(1).map_or(NO_SLOT, |ahead| queue.entries[ahead].slot),
-    }
-}
-
-/// Completes when the last reader of one of `pipes` has closed it.
-async fn any_closed(pipes: Vec<AsyncFd<OwnedFd>>) {
-    type Closed<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+/// Completes when the last reader of `pipe` has closed it.
+async fn closed(pipe: AsyncFd<OwnedFd>) {
     // An error means that the runtime ends, and with it all claims that could be woken.
-    let closed = async |pipe: &AsyncFd<OwnedFd>| drop(pipe.ready(Interest::ERROR).await);
-    if let [pipe] = &pipes[..] {
-        return closed(pipe).await;
-    }
-    let mut each: Vec<Closed<'_>> = pipes.iter().map(|pipe| Box::pin(closed(pipe)) as _).collect();
-    std::future::poll_fn(|cx| match each.iter_mut().any(|one| one.as_mut().poll(cx).is_ready()) {
-        true => Poll::Ready(()),
-        false => Poll::Pending,
-    })
-    .await;
+    let _ = pipe.ready(Interest::ERROR).await;
 }

@@ -15,7 +15,8 @@ use fencelock_core::{
 use crate::claim::acquisition::FileAcquisition;
 use crate::claim::operator;
 use crate::claim::store::Store;
-use crate::claim::waiter_check::{CHECK_INTERVAL, check_lock};
+use crate::claim::waiter_check::{CHECK_INTERVAL, check_lock, result_for};
+use crate::lock::queue_guard::QueueGuard;
 
 static ON_DISK: Profile = profile(TokenOrder::Data);
 static IN_MEMORY: Profile = profile(TokenOrder::Boot);
@@ -37,28 +38,23 @@ const fn profile(tokens: TokenOrder) -> Profile {
     }
 }
 
-/// The connected store, as the core uses it.
-pub(crate) struct FileBackend {
-    pub(crate) store: Arc<Store>,
-}
-
-impl DistributedLock for FileBackend {
+impl DistributedLock for Store {
     type Acquisition = FileAcquisition;
 
     fn profile(&self) -> &Profile {
-        match self.store.context.directory.is_in_memory() {
+        match self.context.directory.in_memory {
             true => &IN_MEMORY,
             false => &ON_DISK,
         }
     }
 
     fn clock(&self) -> &dyn Clock {
-        &self.store.clock
+        &self.clock
     }
 
     fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> FileAcquisition {
-        let lock = self.store.lock(claim.name().shared_key());
-        FileAcquisition::new(self.store.clone(), lock, claim)
+        let lock = self.lock(claim.name().shared_key());
+        FileAcquisition::new(self.clone(), lock, claim)
     }
 
     /// The lock: one whose latch a stopped process holds does not delay other locks.
@@ -68,7 +64,7 @@ impl DistributedLock for FileBackend {
 
     async fn renew(&self, held: &FileAcquisition) -> Result<RenewOutcome> {
         let no_answer = || Error::new(ErrorKind::Unreachable, "the lock's queue could not be read");
-        let confirmed = self.store.in_time(held.confirm()).await;
+        let confirmed = self.in_time(held.confirm()).await;
         confirmed.unwrap_or_else(|| Err(held.unanswered().unwrap_or_else(no_answer)))
     }
 
@@ -79,8 +75,7 @@ impl DistributedLock for FileBackend {
     ) -> Result<Vec<WaiterCheck>> {
         // One check for all of them, which keep the lock alive.
         let Some(first) = waiting.first() else { return Ok(Vec::new()) };
-        let check = check_lock(self.store.clone(), first.lock().clone());
-        let Some(checked) = self.store.in_time(check).await else {
+        let Some(checked) = self.in_time(check_lock(self, first.lock())).await else {
             // The lock is busy, or its answer has just arrived: the waiters continue to wait.
             return match first.unanswered().filter(|error| error.kind() != ErrorKind::Busy) {
                 Some(error) => Err(error),
@@ -88,31 +83,31 @@ impl DistributedLock for FileBackend {
             };
         };
         let checked = checked?;
-        Ok(waiting.iter().map(|waiter| checked.of(waiter.ticket())).collect())
+        Ok(waiting.iter().map(|waiter| result_for(waiter.ticket(), &checked)).collect())
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        self.store.same_process()?;
-        let lock = self.store.lock(name.shared_key());
-        let store = self.store.clone();
-        let seen =
-            lock.with_queue_if_present(move |guard| operator::inspect(&store, guard)).await?;
-        Ok(seen.unwrap_or_default())
+        self.context.same_process()?;
+        let lock = self.lock(name.shared_key());
+        let wake_pipe = self.wake_pipe.clone();
+        let inspect = move |guard: QueueGuard<'_>| operator::inspect(&wake_pipe, guard);
+        Ok(lock.with_queue_if_present(inspect).await?.unwrap_or_default())
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
-        self.store.same_process()?;
-        let lock = self.store.lock(name.shared_key());
+        self.context.same_process()?;
         let Ok(ticket) = who.as_str().parse() else { return Ok(ReleaseOutcome::Absent) };
-        let (store, at) = (self.store.clone(), lock.clone());
-        let removal =
-            lock.with_queue_if_present(move |guard| operator::evict(&store, &at, guard, ticket));
-        Ok(removal.await?.unwrap_or(ReleaseOutcome::Absent))
+        let lock = self.lock(name.shared_key());
+        let wake_pipe = self.wake_pipe.clone();
+        let evict = move |guard: QueueGuard<'_>| {
+            operator::evict(&wake_pipe, guard, |queue| queue.position(ticket))
+        };
+        Ok(lock.with_queue_if_present(evict).await?.unwrap_or(ReleaseOutcome::Absent))
     }
 
     async fn close(&self) -> Result<()> {
-        self.store.wake_pipe.close();
-        for closed in self.store.close_files() {
+        self.wake_pipe.close();
+        for closed in self.close_files() {
             // An error if no thread could be started.
             let _ = closed.await;
         }

@@ -1,20 +1,21 @@
-//! What an operator can do to a lock: inspect it, and evict one of its participants.
+//! The inspection of a lock, and the eviction of one of its participants.
 
 use std::time::Duration;
 
 use fencelock_core::{FencingToken, Participant, ParticipantId, ReleaseOutcome, Snapshot};
 
-use crate::claim::store::Store;
-use crate::lock::file_lock::FileLock;
 use crate::lock::queue_cache::StepError;
 use crate::lock::queue_guard::QueueGuard;
 use crate::platform::centiseconds;
-use crate::queue::entry::Entry;
+use crate::queue::rules::Queue;
 use crate::storage::{inheritance, slot_pipe};
-use crate::wake::notifications::Notifications;
+use crate::wake::wake_pipe::WakePipe;
 
 /// The holders and waiters whose owners live.
-pub(crate) fn inspect(store: &Store, mut guard: QueueGuard<'_>) -> Result<Snapshot, StepError> {
+pub(crate) fn inspect(
+    wake_pipe: &WakePipe,
+    mut guard: QueueGuard<'_>,
+) -> Result<Snapshot, StepError> {
     // Labels are in files.
     guard.needs_disk()?;
     let entries = guard.queue().entries.clone();
@@ -32,13 +33,13 @@ pub(crate) fn inspect(store: &Store, mut guard: QueueGuard<'_>) -> Result<Snapsh
         if matches!(slot_pipe::watch(files.dir(), entry.slot), Ok(None)) {
             continue;
         }
-        let label = label.or_else(|| match entry.labelled {
-            true => None,
-            false => store.wake_pipe.label_at(entry.wake_pipe, entry.since),
-        });
-        let mut participant =
-            Participant::new(ParticipantId::new(entry.ticket.to_string()), entry.mode)
-                .since(age(entry, now));
+        let label = match entry.labelled {
+            true => label,
+            false => wake_pipe.label_at(entry.wake_pipe, entry.since),
+        };
+        let age = Duration::from_millis(10) * now.wrapping_sub(entry.since);
+        let id = ParticipantId::new(entry.ticket.to_string());
+        let mut participant = Participant::new(id, entry.mode).since(age);
         if let Some(label) = label {
             participant = participant.labelled(label);
         }
@@ -52,30 +53,22 @@ pub(crate) fn inspect(store: &Store, mut guard: QueueGuard<'_>) -> Result<Snapsh
     Ok(Snapshot::new(holders, waiters))
 }
 
-fn age(entry: &Entry, now: u32) -> Duration {
-    Duration::from_millis(10) * now.wrapping_sub(entry.since)
-}
-
-/// Removes the holder or waiter with `ticket`.
+/// Removes the holder or waiter that `find` finds.
 pub(crate) fn evict(
-    store: &Store,
-    lock: &FileLock,
+    wake_pipe: &WakePipe,
     mut guard: QueueGuard<'_>,
-    ticket: u64,
+    find: impl Fn(&Queue) -> Option<usize>,
 ) -> Result<ReleaseOutcome, StepError> {
-    let queue = guard.queue();
-    let Some(at) = queue.position(ticket) else { return Ok(ReleaseOutcome::Absent) };
-    let removed = queue.entries.remove(at);
-    let mut notifications = Notifications::new(lock.dir().hash());
-    notifications.after_removal(queue, &removed);
+    let Some(at) = find(guard.queue()) else { return Ok(ReleaseOutcome::Absent) };
+    let (removed, mut notifications) = guard.remove(at);
     notifications.with_pipe_open();
     // The owner is notified before the commit. If this process dies now, the owner finds its entry
     // still there; if it died after the commit, a holder that was not notified could continue for
     // ever. The owner waits for the latch to look.
-    notifications.notify(&removed, &store.wake_pipe);
+    notifications.notify(&removed, wake_pipe);
     inheritance::revoke(guard.files()?.dir(), &removed);
     guard.commit()?;
     drop(guard);
-    notifications.send(&store.wake_pipe);
+    notifications.send(wake_pipe);
     Ok(ReleaseOutcome::Removed)
 }

@@ -1,17 +1,17 @@
 //! The state that all claims of a connected store share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
-use fencelock_core::{BootClock, Clock, Result};
+use fencelock_core::{BootClock, Clock};
 use tokio::sync::oneshot;
 
-use crate::error::forked;
-use crate::lock::context::StoreContext;
-use crate::lock::file_lock::{FileLock, LockThreads, run_line};
-use crate::lock::lock_dir::LockDir;
+use crate::lock::file_lock::FileLock;
+use crate::lock::io_threads::IoThreads;
+use crate::storage::context::StoreContext;
+use crate::storage::lock_files::LockDir;
 use crate::wake::wake_pipe::WakePipe;
 
 /// The number of locks from which on unused ones are closed and forgotten.
@@ -24,10 +24,9 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) context: Arc<StoreContext>,
-    pub(crate) wake_pipe: WakePipe,
+    pub(crate) wake_pipe: Arc<WakePipe>,
     pub(crate) clock: BootClock,
-    threads: Arc<LockThreads>,
-    process: u32,
+    threads: Arc<IoThreads>,
     locks: Mutex<LockTable>,
 }
 
@@ -42,30 +41,16 @@ impl Store {
         let locks = LockTable { by_key: HashMap::new(), prune_at: PRUNE_AT };
         Store {
             context: Arc::new(context),
-            wake_pipe,
+            wake_pipe: Arc::new(wake_pipe),
             clock,
-            threads: Arc::new(LockThreads::new(run_line)),
-            process: std::process::id(),
+            threads: Arc::default(),
             locks: Mutex::new(locks),
         }
     }
 
-    /// Refuses to work in a forked child, which shares its parent's descriptors, and with them the
-    /// latch and the pipes that show that a claim's owner lives.
-    pub(crate) fn same_process(&self) -> Result<()> {
-        match std::process::id() == self.process {
-            true => Ok(()),
-            false => Err(forked()),
-        }
-    }
-
-    fn locks(&self) -> MutexGuard<'_, LockTable> {
-        self.locks.lock()
-    }
-
     /// The lock with the full name `key`.
     pub(crate) fn lock(&self, key: &Arc<str>) -> Arc<FileLock> {
-        let mut locks = self.locks();
+        let mut locks = self.locks.lock();
         if let Some(lock) = locks.by_key.get(key) {
             return lock.clone();
         }
@@ -92,7 +77,7 @@ impl Store {
 
     /// Closes the files of all locks. Each receiver completes when those of one lock are closed.
     pub(crate) fn close_files(&self) -> Vec<oneshot::Receiver<()>> {
-        let locks = std::mem::take(&mut self.locks().by_key);
+        let locks = std::mem::take(&mut self.locks.lock().by_key);
         locks.values().map(FileLock::request_close).collect()
     }
 }
@@ -100,7 +85,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         // A forked child shares the latch with its parent.
-        if self.same_process().is_ok() {
+        if self.context.same_process().is_ok() {
             drop(self.close_files());
         }
     }

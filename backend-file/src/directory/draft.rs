@@ -16,7 +16,7 @@ use rustix::io::{self, Errno};
 use crate::platform;
 
 /// The prefix of the names of drafts.
-pub(crate) const DRAFT: &str = ".draft-";
+const DRAFT: &str = ".draft-";
 
 const PRIVATE: Mode = Mode::RWXU;
 
@@ -153,14 +153,19 @@ impl Drop for Draft<'_> {
 }
 
 fn make_dir(parent: BorrowedFd<'_>) -> io::Result<String> {
-    let mut number = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec;
     loop {
-        let name = format!("{DRAFT}{}-{number}", std::process::id());
+        let name = draft_name();
         match rustix::fs::mkdirat(parent, &name, PRIVATE) {
-            Err(Errno::EXIST) => number += 1,
+            Err(Errno::EXIST) => {}
             made => return made.map(|()| name),
         }
     }
+}
+
+/// A name for a draft, another one for each call.
+pub(crate) fn draft_name() -> String {
+    let nanoseconds = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec;
+    format!("{DRAFT}{}-{nanoseconds}", std::process::id())
 }
 
 /// Opens the directory `name`, if only this user has access to it.
@@ -171,7 +176,7 @@ fn open_private(parent: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(stat.st_mode);
     match is_own(&stat) && !mode.intersects(Mode::RWXG | Mode::RWXO) {
         true => Ok(dir),
-        // Another user renamed something over it. LatchedRequest again, it gets another name.
+        // Another user renamed something over it. The next attempt uses another name.
         false => Err(Errno::AGAIN),
     }
 }

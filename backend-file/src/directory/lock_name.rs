@@ -5,7 +5,11 @@
 //! name that would be too long is truncated, and its SHA-256 is appended after a `~`, which no
 //! short name contains.
 
+use std::fmt::Write;
+
 use sha2::{Digest, Sha256};
+
+use crate::queue::entry::array;
 
 /// The longest encoded name that is not truncated; file names have 255 bytes at most.
 const WHOLE: usize = 200;
@@ -20,14 +24,15 @@ pub(crate) fn encode(key: &str) -> String {
         if plain && !(at == 0 && byte == b'.') {
             name.push(char::from(byte));
         } else {
-            push_hex(&mut name, "%", byte, b"0123456789ABCDEF");
+            // Writing to a string does not fail.
+            let _ = write!(name, "%{byte:02X}");
         }
     }
     if name.len() > WHOLE {
         name.truncate(PREFIX);
         name.push('~');
         for byte in Sha256::digest(key.as_bytes()) {
-            push_hex(&mut name, "", byte, b"0123456789abcdef");
+            let _ = write!(name, "{byte:02x}");
         }
     }
     name
@@ -35,15 +40,7 @@ pub(crate) fn encode(key: &str) -> String {
 
 /// A hash of the lock `key`, the same in every process.
 pub(crate) fn hash(key: &str) -> u64 {
-    let digest = Sha256::digest(key.as_bytes());
-    digest.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))
-}
-
-fn push_hex(name: &mut String, before: &str, byte: u8, digits: &[u8; 16]) {
-    name.push_str(before);
-    for digit in [byte >> 4, byte & 15] {
-        name.push(char::from(digits[usize::from(digit)]));
-    }
+    u64::from_be_bytes(array(&Sha256::digest(key.as_bytes())))
 }
 
 #[cfg(test)]

@@ -8,27 +8,54 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use fencelock_core::Result;
+use fencelock_core::{Error, Result};
 use rustix::fs::{CWD, Mode, OFlags, Stat, Uid};
 use rustix::io::{self, Errno};
 
 use crate::directory::account::Account;
 use crate::directory::default_dir;
 use crate::directory::draft::{Draft, Rights};
-use crate::directory::open::{OPEN_DIR, open_or_make, refuse_network};
+use crate::directory::open::{MAX_RETRIES, OPEN_DIR, Pin, open_or_make, refuse_network};
 use crate::error::{failed, refused};
 use crate::platform;
 
 /// The directory of a connected store.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     fd: OwnedFd,
-    rights: Rights,
-    in_memory: bool,
+    pub(crate) rights: Rights,
+    /// Whether a reboot empties it.
+    pub(crate) in_memory: bool,
 }
 
 impl Directory {
+    /// Opens a directory by `open`, and does `work` in it. Again, if another process has removed the
+    /// directory meanwhile, which was still empty.
+    pub(crate) fn open_for<T>(
+        open: impl Fn() -> Result<Directory>,
+        work: impl Fn(&Directory) -> Result<T>,
+    ) -> Result<(Directory, T)> {
+        let mut tries = 0..MAX_RETRIES;
+        let mut pin = None;
+        loop {
+            let directory = open()?;
+            match work(&directory) {
+                Ok(done) => {
+                    drop(pin);
+                    return Ok((directory, done));
+                }
+                Err(error) if is_gone(&error) || directory.still_there().is_err() => {
+                    if tries.next().is_none() {
+                        return Err(error);
+                    }
+                    pin = Pin::set(&directory.path);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Opens the directory at `path`. If it is missing, it is created for this user alone; its
     /// parent must exist.
     pub(crate) fn at(path: &Path) -> Result<Directory> {
@@ -67,19 +94,6 @@ impl Directory {
         let fs = refuse_network(fd.as_fd(), &path)?;
         let (rights, in_memory) = (Rights::of(stat), platform::in_memory(&fs));
         Ok(Directory { path, fd, rights, in_memory })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(crate) fn rights(&self) -> &Rights {
-        &self.rights
-    }
-
-    /// Whether a reboot empties it.
-    pub(crate) fn is_in_memory(&self) -> bool {
-        self.in_memory
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -121,5 +135,51 @@ impl Directory {
     pub(crate) fn open_dir(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OPEN_DIR | OFlags::NOFOLLOW;
         rustix::fs::openat(self.fd(), name, flags, Mode::empty())
+    }
+}
+
+/// Whether a file that was just created is missing.
+fn is_gone(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_slow_process_can_use_a_directory_that_another_one_creates_and_removes_all_the_time() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("locks");
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    let _ = std::fs::create_dir(&path);
+                    let _ = std::fs::remove_dir(&path);
+                }
+            });
+            let tries = AtomicUsize::new(0);
+            let used = Directory::open_for(
+                || Directory::at(&path),
+                |directory| {
+                    tries.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(1));
+                    let made = directory.create("used", |_| Ok(()));
+                    made.map_err(|errno| failed("create", &path, errno))
+                },
+            );
+            ends.store(true, Ordering::Relaxed);
+            used.unwrap();
+            assert!(tries.into_inner() <= 2, "it wins by luck only");
+        });
+        let entries = std::fs::read_dir(&path).unwrap();
+        let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["used"]);
     }
 }

@@ -16,14 +16,14 @@ use std::time::Duration;
 use fencelock_core::{Error, Moment, Result};
 use tokio::sync::oneshot;
 
-use crate::error::foreign;
-use crate::lock::io_threads::IoThreads;
-use crate::lock::lock_dir::LockDir;
+use crate::error::no_answer;
+use crate::lock::io_threads::{IoThreads, Job};
 use crate::lock::queue_cache::{StepError, Thread};
 use crate::lock::queue_guard::QueueGuard;
 use crate::lock::request_line::{Request, RequestLine};
-use crate::lock::requests::{Answer, CloseRequest, LatchedRequest, PeekRequest};
+use crate::lock::requests::{CloseRequest, WorkRequest};
 use crate::lock::shared_queue::{IfMissing, Peek, SharedQueue};
+use crate::storage::lock_files::LockDir;
 
 /// A request that has waited for longer counts as one that the disk does not answer, so that a
 /// waiter check does not take it for a busy lock.
@@ -33,27 +33,24 @@ const LINE_TRIES: u32 = 500;
 /// How many requests of one line run before the line of another lock has its turn.
 const REQUESTS_PER_RUN: usize = 16;
 
-/// The I/O threads of a store: they run the lines of its locks.
-pub(crate) type LockThreads = IoThreads<Arc<FileLock>>;
-
 /// One lock.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     queue: SharedQueue,
     line: Mutex<RequestLine>,
-    threads: Arc<LockThreads>,
+    threads: Arc<IoThreads>,
     /// The ticket of a waiter that may hold but does not, and when that was first seen.
-    stalled: Mutex<Option<(u64, Moment)>>,
+    stalled: fencelock_core::sync::Mutex<Option<(u64, Moment)>>,
 }
 
 impl FileLock {
-    pub(crate) fn new(dir: LockDir, threads: Arc<LockThreads>) -> FileLock {
-        let (queue, line, stalled) = (SharedQueue::new(dir), Mutex::default(), Mutex::default());
+    pub(crate) fn new(dir: LockDir, threads: Arc<IoThreads>) -> FileLock {
+        let (queue, line, stalled) = (SharedQueue::new(dir), Mutex::default(), Default::default());
         FileLock { queue, line, threads, stalled }
     }
 
     pub(crate) fn dir(&self) -> &LockDir {
-        self.queue.dir()
+        &self.queue.dir
     }
 
     /// Runs `work` with exclusive access to the queue, until `work` drops its guard. Creates the
@@ -64,10 +61,12 @@ impl FileLock {
         self: &Arc<Self>,
         work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
     ) -> Result<T> {
-        match self.submit(IfMissing::Create, work)?.wait().await? {
-            Some(done) => Ok(done),
-            None => Err(foreign(self.dir().path(), "it vanishes as soon as it is created")),
-        }
+        self.run(move |queue, thread| {
+            // There is one: this creates the directory.
+            let guard = queue.latch(IfMissing::Create, thread)?.ok_or_else(no_answer)?;
+            work(guard)
+        })
+        .await
     }
 
     /// Like [`with_queue`](FileLock::with_queue); `None` when the lock has no directory.
@@ -75,23 +74,25 @@ impl FileLock {
         self: &Arc<Self>,
         work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
     ) -> Result<Option<T>> {
-        self.submit(IfMissing::Skip, work)?.wait().await
+        self.run(move |queue, thread| queue.latch(IfMissing::Skip, thread)?.map(&work).transpose())
+            .await
     }
 
     /// Reads the queue without the latch, for a waiter check.
     pub(crate) async fn peek(self: &Arc<Self>) -> Result<Peek> {
+        self.dir().context.same_process()?;
         match self.unanswered() {
             // That another request has no answer says nothing about the disk at first.
             Some((elapsed, error)) if elapsed >= ANSWER_LIMIT => return Err(error),
             Some(_) => return Ok(Peek::Busy),
             None => {}
         }
-        self.submit_peek()?.wait().await
+        self.run(SharedQueue::peek).await
     }
 
     /// How long the current request has had no answer, and the likely cause.
     pub(crate) fn unanswered(&self) -> Option<(Duration, Error)> {
-        self.line().unanswered(self.dir().path())
+        self.line().unanswered(&self.dir().path)
     }
 
     /// Records that the waiter `ticket` may hold but does not; returns it once that has been so
@@ -102,7 +103,7 @@ impl FileLock {
         now: Moment,
         limit: Duration,
     ) -> Option<u64> {
-        let mut stalled = self.stalled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stalled = self.stalled.lock();
         match (*stalled, ticket) {
             (Some((known, since)), Some(ticket)) if known == ticket => {
                 (now.duration_since(since) >= limit).then_some(ticket)
@@ -122,38 +123,26 @@ impl FileLock {
         closed
     }
 
-    /// Runs a request at once, or adds it to the line.
-    fn submit<T: Send + 'static>(
+    /// Runs `work` at once, or adds it to the line.
+    async fn run<T: Send + 'static>(
         self: &Arc<Self>,
-        if_missing: IfMissing,
-        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static,
-    ) -> Result<Answer<Option<T>>> {
-        // No other request can overtake this one while it has the line's mutex.
-        let line = self.line();
-        if line.is_idle() {
-            match self.queue.with_queue(if_missing, Thread::Runtime, &work) {
-                Ok(Some(done)) => return Ok(Answer::Now(done)),
-                Ok(None) | Err(StepError::NeedsDisk) => {}
-                Err(StepError::Failed(error)) => return Err(error),
+        work: impl Fn(&SharedQueue, Thread) -> Result<T, StepError> + Send + 'static,
+    ) -> Result<T> {
+        self.dir().context.same_process()?;
+        let answered = {
+            // No other request can overtake this one while it has the line's mutex.
+            let line = self.line();
+            if line.is_idle() {
+                match work(&self.queue, Thread::Runtime) {
+                    Err(StepError::NeedsDisk | StepError::Contended) => {}
+                    done => return done.map_err(Error::from),
+                }
             }
-        }
-        let (answer, answered) = oneshot::channel();
-        self.enqueue(line, Box::new(LatchedRequest { if_missing, work, answer }))?;
-        Ok(Answer::Later(answered))
-    }
-
-    fn submit_peek(self: &Arc<Self>) -> Result<Answer<Peek>> {
-        let line = self.line();
-        if line.is_idle() {
-            match self.queue.peek(Thread::Runtime) {
-                Ok(seen) => return Ok(Answer::Now(seen)),
-                Err(StepError::NeedsDisk) => {}
-                Err(StepError::Failed(error)) => return Err(error),
-            }
-        }
-        let (answer, answered) = oneshot::channel();
-        self.enqueue(line, Box::new(PeekRequest { answer }))?;
-        Ok(Answer::Later(answered))
+            let (answer, answered) = oneshot::channel();
+            self.enqueue(line, Box::new(WorkRequest { work, answer }))?;
+            answered
+        };
+        answered.await.unwrap_or_else(|_| Err(no_answer()))
     }
 
     fn line(&self) -> MutexGuard<'_, RequestLine> {
@@ -177,7 +166,7 @@ impl FileLock {
         let needs_thread = line.push(request);
         drop(line);
         match needs_thread {
-            true => self.threads.submit(self.clone()).inspect_err(|_| self.drop_requests()),
+            true => self.threads.submit(self.job()).inspect_err(|_| self.drop_requests()),
             false => Ok(()),
         }
     }
@@ -190,7 +179,7 @@ impl FileLock {
             line.put_back(request);
             line.pause(changed)
         };
-        if self.threads.submit_in(pause, self.clone()).is_err() {
+        if self.threads.submit_in(pause, self.job()).is_err() {
             self.drop_requests();
         }
     }
@@ -200,22 +189,25 @@ impl FileLock {
         let line = std::mem::take(&mut *self.line());
         drop(line);
     }
-}
 
-/// Runs the requests in the line of `lock`, on an I/O thread.
-// A thread owns what it takes from its backlog.
-#[allow(clippy::needless_pass_by_value)]
-pub(crate) fn run_line(lock: Arc<FileLock>) {
-    for _ in 0..REQUESTS_PER_RUN {
-        let next = lock.line().next();
-        let Some(request) = next else { return };
-        // A panic ends this request, which then has no answer, and not the line.
-        let ran = catch_unwind(AssertUnwindSafe(|| request.run(&lock.queue)));
-        if let Ok(Err(request)) = ran {
-            return lock.retry_later(request);
-        }
+    fn job(self: &Arc<Self>) -> Job {
+        let lock = self.clone();
+        Box::new(move || lock.run_line())
     }
-    if lock.threads.submit(lock.clone()).is_err() {
-        lock.drop_requests();
+
+    /// Runs the requests in the line, on an I/O thread.
+    fn run_line(self: Arc<Self>) {
+        for _ in 0..REQUESTS_PER_RUN {
+            let next = self.line().next();
+            let Some(request) = next else { return };
+            // A panic ends this request, which then has no answer, and not the line.
+            let ran = catch_unwind(AssertUnwindSafe(|| request.run(&self.queue)));
+            if let Ok(Err(request)) = ran {
+                return self.retry_later(request);
+            }
+        }
+        if self.threads.submit(self.job()).is_err() {
+            self.drop_requests();
+        }
     }
 }

@@ -9,10 +9,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, Instant};
 
 use fencelock_core::Result;
+use fencelock_core::sync::Mutex;
 use tokio::sync::oneshot;
 
 use crate::error::{no_answer, no_thread};
@@ -24,50 +25,41 @@ const MAX_THREADS: usize = 16;
 /// How long a thread without work is kept.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
+/// Work for one of the threads.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
 /// Threads that take work from one backlog. They are started when there is work, and end when there
 /// is none for a while or when this is dropped.
-pub(crate) struct IoThreads<T> {
-    shared: Arc<Shared<T>>,
+#[derive(Default)]
+pub(crate) struct IoThreads {
+    shared: Arc<Shared>,
 }
 
-struct Shared<T> {
-    run: fn(T),
-    backlog: Mutex<Backlog<T>>,
+#[derive(Default)]
+struct Shared {
+    backlog: Mutex<Backlog>,
     /// Signals new work, or the end.
     changed: Condvar,
 }
 
-struct Backlog<T> {
-    ready: VecDeque<T>,
+#[derive(Default)]
+struct Backlog {
+    ready: VecDeque<Job>,
     /// Work that is due at a later time.
-    later: BTreeMap<(Instant, u64), T>,
+    later: BTreeMap<(Instant, u64), Job>,
     last_number: u64,
     threads: usize,
     asleep: usize,
     closed: bool,
 }
 
-impl<T: Send + 'static> IoThreads<T> {
-    /// Threads that will `run` the submitted work. None is started yet.
-    pub(crate) fn new(run: fn(T)) -> IoThreads<T> {
-        let backlog = Backlog {
-            ready: VecDeque::new(),
-            later: BTreeMap::new(),
-            last_number: 0,
-            threads: 0,
-            asleep: 0,
-            closed: false,
-        };
-        let shared = Shared { run, backlog: Mutex::new(backlog), changed: Condvar::new() };
-        IoThreads { shared: Arc::new(shared) }
-    }
-
+impl IoThreads {
     /// Runs `work` as soon as a thread is free.
     ///
     /// # Errors
     /// When there is no thread and none can be started; `work` is then dropped.
-    pub(crate) fn submit(&self, work: T) -> Result<()> {
-        let mut backlog = self.shared.backlog();
+    pub(crate) fn submit(&self, work: Job) -> Result<()> {
+        let mut backlog = self.shared.backlog.lock();
         if backlog.ready.len() >= backlog.asleep && backlog.threads < MAX_THREADS {
             self.start(&mut backlog)?;
         }
@@ -78,8 +70,8 @@ impl<T: Send + 'static> IoThreads<T> {
     }
 
     /// Like [`submit`](IoThreads::submit), after `pause`.
-    pub(crate) fn submit_in(&self, pause: Duration, work: T) -> Result<()> {
-        let mut backlog = self.shared.backlog();
+    pub(crate) fn submit_in(&self, pause: Duration, work: Job) -> Result<()> {
+        let mut backlog = self.shared.backlog.lock();
         // The submitting thread may be the only one that does not wait for the disk, and may have
         // other work.
         if backlog.asleep == 0 && backlog.threads < MAX_THREADS {
@@ -94,7 +86,7 @@ impl<T: Send + 'static> IoThreads<T> {
         Ok(())
     }
 
-    fn start(&self, backlog: &mut Backlog<T>) -> Result<()> {
+    fn start(&self, backlog: &mut Backlog) -> Result<()> {
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new().name(THREAD_NAME.to_owned());
         match thread.spawn(move || shared.work()) {
@@ -107,34 +99,30 @@ impl<T: Send + 'static> IoThreads<T> {
     }
 }
 
-impl<T> Drop for IoThreads<T> {
+impl Drop for IoThreads {
     fn drop(&mut self) {
-        self.shared.backlog().closed = true;
+        self.shared.backlog.lock().closed = true;
         self.shared.changed.notify_all();
     }
 }
 
-impl<T> fmt::Debug for IoThreads<T> {
+impl fmt::Debug for IoThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IoThreads").finish_non_exhaustive()
     }
 }
 
-impl<T> Shared<T> {
-    fn backlog(&self) -> MutexGuard<'_, Backlog<T>> {
-        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl Shared {
     /// The main loop of a thread.
     fn work(&self) {
         while let Some(work) = self.next() {
-            (self.run)(work);
+            work();
         }
     }
 
-    fn next(&self) -> Option<T> {
+    fn next(&self) -> Option<Job> {
         let idle_since = Instant::now();
-        let mut backlog = self.backlog();
+        let mut backlog = self.backlog.lock();
         loop {
             let now = Instant::now();
             while let Some(due) = backlog.later.first_entry().filter(|due| due.key().0 <= now) {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use fencelock_core::{Error, Result};
 
-use crate::error::{corrupt, failed, no_answer};
-use crate::lock::lock_dir::LockDir;
+use crate::error::{failed, foreign, no_answer};
 use crate::platform::{centiseconds, since_boot};
 use crate::queue::entry::{Corrupt, Slot};
-use crate::queue::record::{OTHER_VERSION, has_area, last_record};
+use crate::queue::record::{OTHER_VERSION, area_of, last_record};
 use crate::queue::rules::Queue;
+use crate::storage::context::StoreContext;
 use crate::storage::inheritance;
-use crate::storage::lock_files::LockFiles;
+use crate::storage::lock_files::{LockDir, LockFiles};
 use crate::storage::page::Page;
 
 /// The thread on which a request runs.
@@ -29,6 +29,8 @@ pub(crate) enum Thread {
 pub(crate) enum StepError {
     /// It needs the disk, on a thread that must not wait for it. It has changed nothing.
     NeedsDisk,
+    /// Another process has the latch.
+    Contended,
     Failed(Error),
 }
 
@@ -41,8 +43,8 @@ impl From<Error> for StepError {
 impl From<StepError> for Error {
     fn from(stop: StepError) -> Error {
         match stop {
-            // An I/O thread waits for the disk and never returns this.
-            StepError::NeedsDisk => no_answer(),
+            // An I/O thread waits for both.
+            StepError::NeedsDisk | StepError::Contended => no_answer(),
             StepError::Failed(error) => error,
         }
     }
@@ -79,7 +81,7 @@ pub(crate) enum PageContent {
 
 fn damaged(dir: &LockDir, why: Corrupt) -> Result<PageContent, StepError> {
     match why {
-        OTHER_VERSION => Err(corrupt(dir.path(), why).into()),
+        OTHER_VERSION => Err(foreign(&dir.path, why.0).into()),
         _ => Ok(PageContent::Damaged),
     }
 }
@@ -93,8 +95,8 @@ impl QueueCache {
     /// Reads the queue.
     pub(crate) fn read(&mut self, dir: &LockDir, thread: Thread) -> Result<PageContent, StepError> {
         let files = self.files()?;
-        let read = files.page().read(&dir.context().pipe_reader, &mut self.record);
-        read.map_err(|errno| failed("read the queue in", dir.path(), errno))?;
+        let read = files.page.read(&dir.context.pipe_reader, &mut self.record);
+        read.map_err(|errno| failed("read the queue in", &dir.path, errno))?;
         let last = match last_record(&self.record) {
             Ok(last) => last.unwrap_or(0..0),
             Err(why) => return damaged(dir, why),
@@ -104,14 +106,15 @@ impl QueueCache {
             return Ok(PageContent::Empty);
         }
         let record = &self.record[last];
-        if thread == Thread::Runtime && has_area(record) {
-            return Err(StepError::NeedsDisk);
+        if let Some((which, len)) = area_of(record) {
+            if thread == Thread::Runtime {
+                return Err(StepError::NeedsDisk);
+            }
+            files.state()?.read_area(which, len, &mut self.area)?;
         }
-        let area = |which, len, bytes: &mut _| Ok(files.state()?.read_area(which, len, bytes)?);
-        match self.queue.decode(record, area) {
+        match self.queue.decode(record, &self.area) {
             Ok(()) => Ok(PageContent::Queue),
-            Err(ReadError::Failed(error)) => Err(error.into()),
-            Err(ReadError::Corrupt(why)) => damaged(dir, why),
+            Err(why) => damaged(dir, why),
         }
     }
 
@@ -121,22 +124,28 @@ impl QueueCache {
         let ledger = files.state()?.ledger()?;
         // Above all earlier tickets: fewer than a billion are drawn in a second.
         let ticket = u64::try_from(since_boot().as_nanos()).unwrap_or(u64::MAX / 2);
-        self.queue = ledger.begin(dir.context().boot, ticket);
-        if !ledger.was_left_empty(dir.context().boot) {
-            let survivors =
-                inheritance::survivors(files.dir(), &dir.context().pipe_reader, centiseconds());
+        let StoreContext { boot, pipe_reader, .. } = &*dir.context;
+        self.queue = ledger.begin(*boot, ticket);
+        if !ledger.was_left_empty(*boot) {
+            let survivors = inheritance::survivors(files.dir(), pipe_reader, centiseconds());
             self.queue.adopt(
-                survivors.map_err(|errno| failed("watch the named pipes in", dir.path(), errno))?,
+                survivors.map_err(|errno| failed("watch the named pipes in", &dir.path, errno))?,
             );
         }
         Ok(())
     }
 
-    /// Opens the lock's files, if there are any.
-    pub(super) fn open(&mut self, dir: &LockDir) -> Result<()> {
+    /// Opens the lock's files, if there are any and they are not open.
+    pub(super) fn open(&mut self, dir: &LockDir, thread: Thread) -> Result<(), StepError> {
+        if self.files.is_some() {
+            return Ok(());
+        }
+        if thread == Thread::Runtime {
+            return Err(StepError::NeedsDisk);
+        }
         self.files = dir.open(&self.page)?.map(Arc::new);
         if let Some(files) = &self.files {
-            self.page = Arc::downgrade(files.page());
+            self.page = Arc::downgrade(&files.page);
         }
         Ok(())
     }
@@ -146,22 +155,5 @@ impl QueueCache {
         if self.files.as_ref().is_some_and(|files| !files.stays_open()) {
             self.files = None;
         }
-    }
-}
-
-enum ReadError {
-    Failed(Error),
-    Corrupt(Corrupt),
-}
-
-impl From<Error> for ReadError {
-    fn from(error: Error) -> ReadError {
-        ReadError::Failed(error)
-    }
-}
-
-impl From<Corrupt> for ReadError {
-    fn from(why: Corrupt) -> ReadError {
-        ReadError::Corrupt(why)
     }
 }

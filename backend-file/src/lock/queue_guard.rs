@@ -6,35 +6,23 @@ use std::sync::{Arc, MutexGuard};
 use fencelock_core::Result;
 
 use crate::error::failed;
-use crate::lock::lock_dir::LockDir;
 use crate::lock::queue_cache::{PageContent, QueueCache, StepError, Thread};
-use crate::queue::entry::Slot;
+use crate::queue::entry::{Entry, Slot};
 use crate::queue::rules::Queue;
-use crate::storage::lock_files::LockFiles;
+use crate::storage::lock_files::{LockDir, LockFiles};
 use crate::storage::slot_pipe;
+use crate::wake::notifications::Notifications;
 
 /// The latched queue of one lock. Its drop releases the latch.
 #[derive(Debug)]
 pub(crate) struct QueueGuard<'a> {
-    cache: MutexGuard<'a, QueueCache>,
-    dir: &'a LockDir,
-    thread: Thread,
+    /// The cache of a request that has just latched the files in it.
+    pub(super) cache: MutexGuard<'a, QueueCache>,
+    pub(super) dir: &'a LockDir,
+    pub(super) thread: Thread,
 }
 
-impl<'a> QueueGuard<'a> {
-    /// For a request that has just latched the files in `cache`.
-    pub(crate) fn new(
-        cache: MutexGuard<'a, QueueCache>,
-        dir: &'a LockDir,
-        thread: Thread,
-    ) -> QueueGuard<'a> {
-        QueueGuard { cache, dir, thread }
-    }
-
-    pub(crate) fn cache(&mut self) -> &mut QueueCache {
-        &mut self.cache
-    }
-
+impl QueueGuard<'_> {
     /// Reads the queue, or begins a new one.
     pub(crate) fn load(&mut self) -> Result<(), StepError> {
         let found = self.cache.read(self.dir, self.thread)?;
@@ -44,10 +32,10 @@ impl<'a> QueueGuard<'a> {
         self.needs_disk()?;
         if found == PageContent::Damaged {
             // Its content does not matter: all living owners will be in the new queue.
-            tracing::warn!(target: "fencelock", path = %self.dir.path().display(),
+            tracing::warn!(target: "fencelock", path = %self.dir.path.display(),
                 "another program damaged a lock's queue; it is rebuilt");
-            let cleared = self.cache.files()?.page().clear();
-            cleared.map_err(|errno| failed("clear the queue in", self.dir.path(), errno))?;
+            let cleared = self.cache.files()?.page.clear();
+            cleared.map_err(|errno| failed("clear the queue in", &self.dir.path, errno))?;
             (self.cache.left, self.cache.old) = (0, 0);
         }
         Ok(self.cache.begin(self.dir)?)
@@ -55,6 +43,19 @@ impl<'a> QueueGuard<'a> {
 
     pub(crate) fn queue(&mut self) -> &mut Queue {
         &mut self.cache.queue
+    }
+
+    /// Removes entry `at` from the queue. Returns it, with the notifications that this requires.
+    pub(crate) fn remove(&mut self, at: usize) -> (Entry, Notifications) {
+        let removed = self.cache.queue.entries.remove(at);
+        let mut notifications = self.notifications();
+        notifications.after_removal(&self.cache.queue, &removed);
+        (removed, notifications)
+    }
+
+    /// Notifications of claims of this lock.
+    pub(crate) fn notifications(&self) -> Notifications {
+        Notifications::new(self.dir.hash)
     }
 
     /// Writes the queue atomically, even if this process is killed meanwhile.
@@ -67,8 +68,8 @@ impl<'a> QueueGuard<'a> {
         if let Some(which) = queue.encode(record, area) {
             files.state()?.write_area(which, area)?;
         }
-        let committed = files.page().commit(*left, *old, record);
-        *left = committed.map_err(|errno| failed("write the queue in", self.dir.path(), errno))?;
+        let committed = files.page.commit(*left, *old, record);
+        *left = committed.map_err(|errno| failed("write the queue in", &self.dir.path, errno))?;
         *old = record.len();
         Ok(())
     }
@@ -88,7 +89,7 @@ impl<'a> QueueGuard<'a> {
 
     /// Takes a free slot for the claim with `ticket`.
     pub(crate) fn take_slot(&mut self, ticket: u64) -> Result<(Slot, OwnedFd), StepError> {
-        let rights = self.dir.context().directory.rights();
+        let rights = &self.dir.context.directory.rights;
         let may_create = self.needs_disk().is_ok().then_some(rights);
         let queue = &self.cache.queue;
         let known = self.cache.freed_slot.filter(|(slot, next)| {
@@ -96,13 +97,13 @@ impl<'a> QueueGuard<'a> {
         });
         let taken =
             slot_pipe::take(self.files()?.dir(), queue, may_create, known.map(|(slot, _)| slot))
-                .map_err(|errno| failed("take a named pipe in", self.dir.path(), errno))?;
+                .map_err(|errno| failed("take a named pipe in", &self.dir.path, errno))?;
         taken.ok_or(StepError::NeedsDisk)
     }
 
     /// Remembers a slot whose pipe is about to be closed, with an empty buffer.
     pub(crate) fn note_free_slot(&mut self, slot: Slot) {
-        self.cache.freed_slot = Some((slot, self.cache.queue.next_ticket()));
+        self.cache.freed_slot = Some((slot, self.cache.queue.next_ticket));
     }
 
     /// Makes sure that the next token may be granted: it is reserved on the disk, which takes
@@ -120,7 +121,7 @@ impl<'a> QueueGuard<'a> {
             let fresh = ledger.is_fresh();
             let reserved = ledger.reserve(self.cache.queue.token);
             state.write_ledger(&ledger)?;
-            let root = self.dir.context().directory.fd();
+            let root = self.dir.context.directory.fd();
             state.sync(fresh.then_some([files.dir(), root]))?;
             // Only now may the tokens be granted.
             self.cache.queue.durable = reserved;
@@ -153,14 +154,14 @@ impl<'a> QueueGuard<'a> {
         let files = self.cache.files()?;
         let state = files.state()?;
         let mut ledger = state.ledger()?;
-        ledger.note(&self.cache.queue, self.dir.context().boot);
+        ledger.note(&self.cache.queue, self.dir.context.boot);
         Ok(state.write_ledger(&ledger)?)
     }
 
     /// Unlatches and closes files that are no longer this lock's.
     pub(crate) fn abandon(mut self) {
         if let Some(files) = self.cache.files.take() {
-            files.page().unlatch();
+            files.page.unlatch();
         }
         self.cache.checked = None;
     }
@@ -172,7 +173,7 @@ impl Drop for QueueGuard<'_> {
         if !files.stays_open() {
             self.note_tokens();
         }
-        files.page().unlatch();
+        files.page.unlatch();
         self.cache.release_files();
     }
 }

@@ -1,67 +1,34 @@
 //! The kinds of requests for a lock that can wait in line for an I/O thread.
 
-use fencelock_core::{Error, Result};
+use fencelock_core::Result;
 use tokio::sync::oneshot;
 
-use crate::error::no_answer;
 use crate::lock::queue_cache::{StepError, Thread};
-use crate::lock::queue_guard::QueueGuard;
 use crate::lock::request_line::Request;
-use crate::lock::shared_queue::{IfMissing, Peek, SharedQueue};
+use crate::lock::shared_queue::SharedQueue;
 
-/// The answer to a request that has run, or that waits in line.
-pub(crate) enum Answer<T> {
-    Now(T),
-    Later(oneshot::Receiver<Result<T>>),
-}
-
-impl<T> Answer<T> {
-    pub(crate) async fn wait(self) -> Result<T> {
-        match self {
-            Answer::Now(done) => Ok(done),
-            Answer::Later(answered) => answered.await.unwrap_or_else(|_| Err(no_answer())),
-        }
-    }
-}
-
-/// A request that needs the latch.
-pub(crate) struct LatchedRequest<T, W> {
-    pub(crate) if_missing: IfMissing,
+/// A request with an answer.
+pub(crate) struct WorkRequest<T, W> {
     pub(crate) work: W,
-    pub(crate) answer: oneshot::Sender<Result<Option<T>>>,
+    pub(crate) answer: oneshot::Sender<Result<T>>,
 }
 
-impl<T: Send + 'static, W: Fn(QueueGuard<'_>) -> Result<T, StepError> + Send + 'static> Request
-    for LatchedRequest<T, W>
+impl<T, W> Request for WorkRequest<T, W>
+where
+    T: Send + 'static,
+    W: Fn(&SharedQueue, Thread) -> Result<T, StepError> + Send + 'static,
 {
     fn is_awaited(&self) -> bool {
         !self.answer.is_closed()
     }
 
     fn run(self: Box<Self>, queue: &SharedQueue) -> Result<(), Box<dyn Request>> {
-        let done = match queue.with_queue(self.if_missing, Thread::Io, &self.work) {
-            Ok(None) => return Err(self),
-            Ok(Some(done)) => Ok(done),
-            Err(error) => Err(error.into()),
+        let done = match (self.work)(queue, Thread::Io) {
+            Err(StepError::Contended) => return Err(self),
+            done => done,
         };
         // If the caller has given up, the release that follows undoes what this request did.
-        let _ = self.answer.send(done);
-        Ok(())
-    }
-}
-
-/// A request that reads the queue without the latch.
-pub(crate) struct PeekRequest {
-    pub(crate) answer: oneshot::Sender<Result<Peek>>,
-}
-
-impl Request for PeekRequest {
-    fn is_awaited(&self) -> bool {
-        !self.answer.is_closed()
-    }
-
-    fn run(self: Box<Self>, queue: &SharedQueue) -> Result<(), Box<dyn Request>> {
-        let _ = self.answer.send(queue.peek(Thread::Io).map_err(Error::from));
+        let _ = self.answer.send(done.map_err(StepError::into));
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 //! The latch is an flock on the lock's page. It is held for microseconds, and the kernel frees it
 //! when its holder dies.
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use fencelock_core::Result;
@@ -11,11 +10,11 @@ use fencelock_core::sync::Mutex;
 use rustix::io::Errno;
 
 use crate::error::{failed, foreign};
-use crate::lock::lock_dir::LockDir;
 use crate::lock::queue_cache::{PageContent, QueueCache, StepError, Thread};
 use crate::lock::queue_guard::QueueGuard;
 use crate::platform::since_boot;
 use crate::queue::rules::Queue;
+use crate::storage::lock_files::LockDir;
 use crate::storage::page::Changed;
 
 /// How long a lock's page is assumed to be still at its path.
@@ -26,7 +25,7 @@ const MAX_REPLACEMENTS: usize = 16;
 /// The queue of one lock, as this process reads and changes it.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
-    dir: LockDir,
+    pub(super) dir: LockDir,
     cache: Mutex<QueueCache>,
 }
 
@@ -39,21 +38,12 @@ pub(crate) enum IfMissing {
     Skip,
 }
 
-/// The result of an attempt to latch a lock.
-enum LatchOutcome<'a> {
-    Latched(QueueGuard<'a>),
-    /// The lock has no directory.
-    NoDirectory,
-    /// Another process has the latch.
-    Contended,
-}
-
 /// The result of a read without the latch.
 pub(crate) enum Peek {
     Queue(Queue),
     /// A request of this process is under way, or the queue is being written.
     Busy,
-    /// The page was removed, replaced or lost.
+    /// The page was removed, replaced or lost: every waiter has to attempt.
     Gone,
 }
 
@@ -62,48 +52,29 @@ impl SharedQueue {
         SharedQueue { dir, cache: Mutex::default() }
     }
 
-    pub(crate) fn dir(&self) -> &LockDir {
-        &self.dir
-    }
-
-    /// Runs `work` with the latched queue. `None` when another process has the latch; `Some(None)`
-    /// when the lock has no directory.
-    pub(crate) fn with_queue<T>(
+    /// Takes the latch and loads the queue. `None` when the lock has no directory and `if_missing`
+    /// does not create it.
+    pub(crate) fn latch(
         &self,
         if_missing: IfMissing,
         thread: Thread,
-        work: impl Fn(QueueGuard<'_>) -> Result<T, StepError>,
-    ) -> Result<Option<Option<T>>, StepError> {
-        match self.latch(if_missing, thread)? {
-            LatchOutcome::Latched(guard) => work(guard).map(|done| Some(Some(done))),
-            LatchOutcome::NoDirectory => Ok(Some(None)),
-            LatchOutcome::Contended => Ok(None),
-        }
-    }
-
-    /// Takes the latch and loads the queue.
-    fn latch(&self, if_missing: IfMissing, thread: Thread) -> Result<LatchOutcome<'_>, StepError> {
+    ) -> Result<Option<QueueGuard<'_>>, StepError> {
         for _ in 0..MAX_REPLACEMENTS {
             // Only the request that runs locks this mutex.
-            let mut cache = self.cache();
-            if cache.files.is_none() {
-                if thread == Thread::Runtime {
-                    return Err(StepError::NeedsDisk);
-                }
-                cache.open(&self.dir)?;
-            }
+            let mut cache = self.cache.lock();
+            cache.open(&self.dir, thread)?;
             let Some(files) = cache.files.clone() else {
                 if if_missing == IfMissing::Skip {
-                    return Ok(LatchOutcome::NoDirectory);
+                    return Ok(None);
                 }
                 self.dir.create()?;
                 continue;
             };
-            if !files.page().try_latch().map_err(|e| failed("lock", self.dir.path(), e))? {
-                return Ok(LatchOutcome::Contended);
+            if !files.page.try_latch().map_err(|e| failed("lock", &self.dir.path, e))? {
+                return Err(StepError::Contended);
             }
-            let mut guard = QueueGuard::new(cache, &self.dir, thread);
-            if !self.is_current(guard.cache(), if_missing)? {
+            let mut guard = QueueGuard { cache, dir: &self.dir, thread };
+            if !self.is_current(&mut guard.cache, if_missing)? {
                 guard.abandon();
                 continue;
             }
@@ -111,9 +82,9 @@ impl SharedQueue {
             if if_missing == IfMissing::Create {
                 guard.prepare_tokens()?;
             }
-            return Ok(LatchOutcome::Latched(guard));
+            return Ok(Some(guard));
         }
-        Err(foreign(self.dir.path(), "another program keeps replacing it").into())
+        Err(foreign(&self.dir.path, "another program keeps replacing it").into())
     }
 
     /// Whether the latched files are still this lock's. Files that were removed or replaced by hand
@@ -124,7 +95,7 @@ impl SharedQueue {
         let Some(files) = &cache.files else { return Ok(false) };
         let now = since_boot();
         let long_ago = cache.checked.is_none_or(|then| now > then + RECHECK_AFTER);
-        let is_linked = || files.page().is_linked().map_err(|e| failed("stat", self.dir.path(), e));
+        let is_linked = || files.page.is_linked().map_err(|e| failed("stat", &self.dir.path, e));
         if (if_missing == IfMissing::Create || long_ago) && !is_linked()? {
             return Ok(false);
         }
@@ -132,25 +103,20 @@ impl SharedQueue {
             return Ok(true);
         }
         match self.dir.page_identity() {
-            Ok(identity) if identity == files.page().identity() => {
+            Ok(identity) if identity == files.page.identity => {
                 cache.checked = Some(now);
                 Ok(true)
             }
             Ok(_) | Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(failed("find", self.dir.path(), errno)),
+            Err(errno) => Err(failed("find", &self.dir.path, errno)),
         }
     }
 
     /// Reads the queue without the latch.
     pub(crate) fn peek(&self, thread: Thread) -> Result<Peek, StepError> {
-        let mut cache = self.cache();
-        if cache.files.is_none() {
-            if thread == Thread::Runtime {
-                return Err(StepError::NeedsDisk);
-            }
-            cache.open(&self.dir)?;
-        }
-        let here = cache.files.as_ref().map(|files| files.page().identity());
+        let mut cache = self.cache.lock();
+        cache.open(&self.dir, thread)?;
+        let here = cache.files.as_ref().map(|files| files.page.identity);
         if here.is_none() || self.dir.page_identity().ok() != here {
             return Ok(Peek::Gone);
         }
@@ -159,31 +125,27 @@ impl SharedQueue {
         match read {
             Ok(PageContent::Queue) => Ok(Peek::Queue(cache.queue.clone())),
             Ok(PageContent::Empty | PageContent::Damaged) => Ok(Peek::Gone),
-            Err(StepError::NeedsDisk) => Err(StepError::NeedsDisk),
             Err(StepError::Failed(_)) => Ok(Peek::Busy),
+            Err(other) => Err(other),
         }
     }
 
     /// Closes the lock's files, on a thread that may wait for the disk.
     pub(crate) fn close(&self) {
-        let mut cache = self.cache();
+        let mut cache = self.cache.lock();
         let Some(files) = cache.files.clone() else { return };
         // A process that has the latch has the page open too: this one is not the last.
-        if !files.page().try_latch().unwrap_or(false) {
+        if !files.page.try_latch().unwrap_or(false) {
             cache.files = None;
             return;
         }
-        let mut guard = QueueGuard::new(cache, &self.dir, Thread::Io);
+        let mut guard = QueueGuard { cache, dir: &self.dir, thread: Thread::Io };
         guard.note_tokens();
         guard.abandon();
     }
 
     /// The queue's last change, if it is open. For a thread that may wait for the disk.
     pub(crate) fn changed(&self) -> Option<Changed> {
-        self.cache().files.as_ref()?.page().changed()
-    }
-
-    fn cache(&self) -> MutexGuard<'_, QueueCache> {
-        self.cache.lock()
+        self.cache.lock().files.as_ref()?.page.changed()
     }
 }

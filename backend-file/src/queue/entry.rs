@@ -46,6 +46,21 @@ const HELD: u8 = 1;
 const LABELLED: u8 = 2;
 
 impl Entry {
+    /// A claim that begins to wait, without a slot yet.
+    pub(crate) fn waiting(ticket: u64, mode: Mode, wake_pipe: u16, since: u32) -> Entry {
+        Entry {
+            ticket,
+            token: 0,
+            mode,
+            held: false,
+            labelled: false,
+            since,
+            slot: NO_SLOT,
+            watch: NO_SLOT,
+            wake_pipe,
+        }
+    }
+
     pub(crate) fn encode(&self) -> [u8; ENTRY] {
         let (mode, n, limit) = match self.mode {
             Mode::Exclusive => (1, 0, 0),

@@ -50,40 +50,27 @@ impl Queue {
         for number in [count, self.which, u32::from(self.noted), u32::from(self.spare)] {
             record.extend_from_slice(&number.to_le_bytes());
         }
-        let room = match self.which {
-            0 => record,
-            _ => {
-                area.clear();
-                area
-            }
-        };
+        area.clear();
+        let room = if self.which == 0 { record } else { area };
         for entry in &self.entries {
             room.extend_from_slice(&entry.encode());
         }
         (self.which > 0).then_some(self.which)
     }
 
-    /// Decodes one record. `area` reads its entries if they are in an area: it gets the area's
-    /// number, the length, and a buffer.
-    pub(crate) fn decode<E: From<Corrupt>>(
-        &mut self,
-        record: &[u8],
-        area: impl FnOnce(u32, usize, &mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let Header { count, which, .. } = Header::of(record)?;
+    /// Decodes one record. Its entries are in `area` if [`area_of`] says so.
+    pub(crate) fn decode(&mut self, record: &[u8], area: &[u8]) -> Result<(), Corrupt> {
+        let Header { count, which } = Header::of(record)?;
         self.token = number(&record[8..16]);
         self.durable = number(&record[16..24]);
         self.next_ticket = number(&record[24..32]);
         self.noted = record[40] != 0;
         self.spare = u16::from_le_bytes(array(&record[44..46]));
         self.which = which;
-        if which == 0 {
-            let entries = record.get(HEADER..HEADER + count * ENTRY).unwrap_or_default();
-            return Ok(self.decode_entries(count, entries)?);
+        match which {
+            0 => self.decode_entries(count, record.get(HEADER..).unwrap_or_default()),
+            _ => self.decode_entries(count, area),
         }
-        let mut bytes = Vec::new();
-        area(which, count * ENTRY, &mut bytes)?;
-        Ok(self.decode_entries(count, &bytes)?)
     }
 
     fn decode_entries(&mut self, count: usize, bytes: &[u8]) -> Result<(), Corrupt> {
@@ -99,7 +86,7 @@ impl Queue {
                 return Err(Corrupt("its tickets are out of order"));
             }
             if waits && entry.held {
-                return Err(Corrupt("a holder is behind a waiter"));
+                return Err(Corrupt("a holder comes after a waiter"));
             }
             (before, waits) = (entry.ticket, !entry.held);
             self.entries.push(entry);
@@ -165,26 +152,20 @@ pub(crate) fn first_record(page: &[u8]) -> &[u8] {
     &page[..len.min(page.len())]
 }
 
-/// Whether the entries of a record are in an area.
-pub(crate) fn has_area(record: &[u8]) -> bool {
-    Header::of(record).is_ok_and(|header| header.which > 0)
+/// The number of the area that has the entries of a record, and their length, unless they are in
+/// the record itself.
+pub(crate) fn area_of(record: &[u8]) -> Option<(u32, usize)> {
+    let Header { count, which } = Header::of(record).ok()?;
+    (which > 0).then_some((which, count * ENTRY))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fencelock_core::{Mode, Permits};
+    use crate::queue::rules::tests::{fresh, mode};
+    use fencelock_core::Mode;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-
-    fn mode(kind: u8) -> Mode {
-        match kind % 5 {
-            0 | 1 => Mode::Exclusive,
-            2 => Mode::Shared,
-            3 => Mode::Permits(Permits::new(1, 3).unwrap()),
-            _ => Mode::Permits(Permits::new(2, 3).unwrap()),
-        }
-    }
 
     /// A page and two areas, which a killed process may have written in part.
     #[derive(Clone, Default)]
@@ -200,8 +181,8 @@ mod tests {
         InArea(usize),
         // A kill does not split the system calls that these follow.
         AfterArea,
-        BehindLeft,
-        BehindNew,
+        AfterLeft,
+        AfterNew,
         Never,
     }
 
@@ -226,12 +207,12 @@ mod tests {
             if !stays {
                 self.page.drain(..last.start);
             }
-            if matches!(dies, Dies::BehindLeft) {
+            if matches!(dies, Dies::AfterLeft) {
                 return;
             }
             self.page.extend_from_slice(&record);
             assert!(self.page.len() <= 2 * MAX_RECORD, "a page has room for two records");
-            if !stays && !matches!(dies, Dies::BehindNew) {
+            if !stays && !matches!(dies, Dies::AfterNew) {
                 self.page.drain(..last.len());
             }
         }
@@ -239,17 +220,13 @@ mod tests {
         fn read(&self) -> Result<Queue, Corrupt> {
             let mut queue = Queue::default();
             let last = last_record(&self.page)?.unwrap_or(0..0);
-            queue.decode(&self.page[last], |which, len, bytes| {
-                let part = self.areas.get(&which).map_or(&[][..], Vec::as_slice);
-                bytes.extend_from_slice(part.get(..len).unwrap_or_default());
-                Ok(())
-            })?;
+            let record = &self.page[last];
+            let area = area_of(record)
+                .and_then(|(which, len)| self.areas.get(&which)?.get(..len))
+                .unwrap_or_default();
+            queue.decode(record, area)?;
             Ok(queue)
         }
-    }
-
-    fn fresh() -> Queue {
-        Queue::starting_after(0, 1000, false, 0)
     }
 
     /// Compares all but the number of the area, which each commit changes.
@@ -285,13 +262,13 @@ mod tests {
                 let dies = match dies {
                     0 => Dies::InArea(reaches),
                     1 => Dies::AfterArea,
-                    2 => Dies::BehindLeft,
-                    3 | 4 => Dies::BehindNew,
+                    2 => Dies::AfterLeft,
+                    3 | 4 => Dies::AfterNew,
                     _ => Dies::Never,
                 };
                 written.commit(&mut after.clone(), dies);
                 let found = written.read().unwrap();
-                let committed = matches!(dies, Dies::BehindNew | Dies::Never);
+                let committed = matches!(dies, Dies::AfterNew | Dies::Never);
                 assert_same(&found, if committed { &after } else { &before });
                 queue = found;
             }

@@ -17,7 +17,8 @@ pub(crate) struct Queue {
     /// The lock's state file may have a note of the last token, which has to be cleared before the
     /// queue gets an entry.
     pub(crate) noted: bool,
-    pub(super) next_ticket: u64,
+    /// The ticket of the next claim that joins.
+    pub(crate) next_ticket: u64,
     /// The area of the state file that has the entries; 0 when they are in the record.
     pub(super) which: u32,
     /// The slot of a surplus pipe that is kept for the next waiter, or [`NO_SLOT`].
@@ -47,11 +48,6 @@ impl Queue {
         self.entries = holders;
     }
 
-    /// The ticket of the next claim that joins.
-    pub(crate) fn next_ticket(&self) -> u64 {
-        self.next_ticket
-    }
-
     pub(crate) fn position(&self, ticket: u64) -> Option<usize> {
         self.entries.binary_search_by_key(&ticket, |entry| entry.ticket).ok()
     }
@@ -60,17 +56,7 @@ impl Queue {
     pub(crate) fn push(&mut self, mode: Mode, wake_pipe: u16, since: u32) -> usize {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.entries.push(Entry {
-            ticket,
-            token: 0,
-            mode,
-            held: false,
-            labelled: false,
-            since,
-            slot: NO_SLOT,
-            watch: NO_SLOT,
-            wake_pipe,
-        });
+        self.entries.push(Entry::waiting(ticket, mode, wake_pipe, since));
         self.entries.len() - 1
     }
 
@@ -95,8 +81,8 @@ impl Queue {
     }
 
     /// The entries that entry `at`, which must wait, has to watch: each one whose end could let it
-    /// proceed. Behind a waiter, that is the waiter, which notifies it in the remaining cases;
-    /// behind holders that must all end, the youngest; where one more permit may be enough, all
+    /// proceed. After a waiter, that is the waiter, which notifies it in the remaining cases;
+    /// after holders that must all end, the youngest; where one more permit may be enough, all
     /// holders.
     pub(crate) fn blockers(&self, at: usize) -> Range<usize> {
         match self.watches_every_holder(at) {
@@ -105,7 +91,15 @@ impl Queue {
         }
     }
 
-    pub(crate) fn watches_every_holder(&self, at: usize) -> bool {
+    /// What entry `at`, which must wait, has in [`Entry::watch`].
+    pub(crate) fn watched_slot(&self, at: usize) -> Slot {
+        match self.watches_every_holder(at) {
+            true => EVERY_HOLDER,
+            false => at.checked_sub(1).map_or(NO_SLOT, |ahead| self.entries[ahead].slot),
+        }
+    }
+
+    fn watches_every_holder(&self, at: usize) -> bool {
         let permits = |entry: &Entry| matches!(entry.mode, Mode::Permits(_));
         permits(&self.entries[at])
             && self.entries[..at].iter().all(|entry| entry.held && permits(entry))
@@ -145,9 +139,8 @@ impl Queue {
         }
         // Of n + 1 slots, n entries leave one free.
         let mut taken = vec![false; self.entries.len()];
-        for entry in &self.entries {
-            let after = entry.slot.checked_sub(from).map(usize::from);
-            if let Some(taken) = after.and_then(|after| taken.get_mut(after)) {
+        for after in self.entries.iter().filter_map(|entry| entry.slot.checked_sub(from)) {
+            if let Some(taken) = taken.get_mut(usize::from(after)) {
                 *taken = true;
             }
         }
@@ -157,13 +150,14 @@ impl Queue {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use fencelock_core::Permits;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    fn mode(kind: u8) -> Mode {
+    /// A mode, most often the exclusive one.
+    pub(crate) fn mode(kind: u8) -> Mode {
         match kind % 5 {
             0 | 1 => Mode::Exclusive,
             2 => Mode::Shared,
@@ -172,7 +166,8 @@ mod tests {
         }
     }
 
-    fn fresh() -> Queue {
+    /// A queue of a new lock.
+    pub(crate) fn fresh() -> Queue {
         Queue::starting_after(0, 1000, false, 0)
     }
 
@@ -258,11 +253,7 @@ mod tests {
                 let dead =
                     blockers.clone().find(|at| self.claims[&self.queue.entries[*at].ticket].dead);
                 let Some(dead) = dead else {
-                    let ahead = at.checked_sub(1).map(|ahead| self.queue.entries[ahead].slot);
-                    self.queue.entries[at].watch = match self.queue.watches_every_holder(at) {
-                        true => EVERY_HOLDER,
-                        false => ahead.unwrap_or(NO_SLOT),
-                    };
+                    self.queue.entries[at].watch = self.queue.watched_slot(at);
                     let watches = self.queue.entries[blockers].iter().map(|entry| entry.ticket);
                     self.claims.get_mut(&ticket).unwrap().watches = watches.collect();
                     return;

@@ -14,7 +14,7 @@ use rustix::io::{self, Errno};
 
 use crate::directory::open::OPEN_DIR;
 use crate::platform::identity_of;
-use crate::queue::entry::{ENTRY, Entry, NO_SLOT, NO_WAKE_PIPE, Slot};
+use crate::queue::entry::{ENTRY, Entry, NO_WAKE_PIPE, Slot};
 use crate::storage::page::PipeReader;
 use crate::storage::slot_pipe::slot_name;
 use crate::storage::{named_pipe, slot_pipe};
@@ -93,18 +93,12 @@ pub(crate) fn survivors(
         match last(&content, slot) {
             Some(entry) if entry.held => survivors.push(entry),
             Some(_) => {}
-            None => survivors.push(Entry {
+            None => {
                 // The same in every process, and below all real tickets.
-                ticket: u64::from(slot) + 1,
-                token: 0,
-                mode: Mode::Exclusive,
-                held: true,
-                labelled: false,
-                since,
-                slot,
-                watch: NO_SLOT,
-                wake_pipe: NO_WAKE_PIPE,
-            }),
+                let ticket = u64::from(slot) + 1;
+                let unknown = Entry::waiting(ticket, Mode::Exclusive, NO_WAKE_PIPE, since);
+                survivors.push(Entry { held: true, slot, ..unknown });
+            }
         }
     }
     Ok(survivors)
@@ -135,15 +129,11 @@ mod tests {
     #[test]
     fn the_last_record_counts_and_anything_else_is_unknown() {
         let held = Entry {
-            ticket: 7,
             token: 9,
-            mode: Mode::Shared,
             held: true,
             labelled: true,
-            since: 3,
             slot: 4,
-            watch: NO_SLOT,
-            wake_pipe: 1,
+            ..Entry::waiting(7, Mode::Shared, 1, 3)
         };
         let released = Entry { held: false, ..held };
         let both = [record(&held), record(&released)].concat();

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use crate::queue::entry::Corrupt;
-use crate::queue::record::last_record;
+use crate::queue::record::{area_of, last_record};
 use crate::queue::rules::Queue;
 use crate::storage::inheritance;
 use crate::storage::page::{Page, PipeReader};
@@ -52,12 +52,12 @@ fn living(path: &Path, pipe_reader: &PipeReader) -> io::Result<Queue> {
     match last_record(&content).map_err(invalid)? {
         None => queue.adopt(inheritance::survivors(dir.as_fd(), pipe_reader, 0)?),
         Some(last) => {
-            let area = |which, len, bytes: &mut Vec<u8>| {
-                let read = State::open(dir.as_fd(), path)
-                    .and_then(|state| state.read_area(which, len, bytes));
-                read.map_err(|_| Corrupt("entries are missing"))
-            };
-            queue.decode(&content[last], area).map_err(invalid)?;
+            let (record, mut area) = (&content[last], Vec::new());
+            if let Some((which, len)) = area_of(record) {
+                let state = State::open(dir.as_fd(), path).map_err(io::Error::other)?;
+                state.read_area(which, len, &mut area).map_err(io::Error::other)?;
+            }
+            queue.decode(record, &area).map_err(invalid)?;
             let lives = |slot| !matches!(slot_pipe::watch(dir.as_fd(), slot), Ok(None));
             queue.entries.retain(|entry| lives(entry.slot));
         }

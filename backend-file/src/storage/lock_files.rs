@@ -1,6 +1,9 @@
-//! The open files of one lock: its directory with the slot pipes, its page, and its state file.
+//! The files of one lock: where they are, and the open ones: its directory with the slot pipes, its
+//! page, and its state file.
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -9,12 +12,13 @@ use fencelock_core::Result;
 use rustix::io::{self, Errno};
 
 use crate::directory::draft::Draft;
+use crate::directory::lock_name;
 use crate::directory::open::refuse_network;
-use crate::directory::store_dir::Directory;
 use crate::error::{NOT_OURS, failed, foreign};
-use crate::platform::BootId;
+use crate::platform::{Identity, identity};
 use crate::queue::entry::Slot;
 use crate::queue::ledger::Ledger;
+use crate::storage::context::StoreContext;
 use crate::storage::page::{Page, QUEUE};
 use crate::storage::slot_pipe;
 use crate::storage::state::State;
@@ -22,67 +26,104 @@ use crate::storage::state::State;
 /// The number of locks whose files a store keeps open between uses.
 const MAX_OPEN_LOCKS: usize = 128;
 
-/// A lock's open files.
+/// The directory of one lock, which need not exist.
 #[derive(Debug)]
-pub(crate) struct LockFiles {
-    dir: OwnedFd,
-    page: Arc<Page>,
-    path: Arc<Path>,
-    permit: Option<OpenFilePermit>,
+pub(crate) struct LockDir {
+    pub(crate) context: Arc<StoreContext>,
+    key: Arc<str>,
+    /// A number derived from the lock's name, the same in every process.
+    pub(crate) hash: u64,
+    name: String,
+    pub(crate) path: Arc<Path>,
+    /// The path of its page, as system calls take it.
+    page_path: CString,
 }
 
-impl LockFiles {
-    /// Opens the files of the lock `key` in directory `dir_name`; `None` when it has none yet. A
-    /// page that claims of this lock have `open` is reused.
-    pub(crate) fn open(
-        directory: &Directory,
-        dir_name: &str,
-        path: &Arc<Path>,
-        key: &str,
-        permit: Option<OpenFilePermit>,
-        open: &Weak<Page>,
-    ) -> Result<Option<LockFiles>> {
+impl LockDir {
+    pub(crate) fn new(context: Arc<StoreContext>, key: Arc<str>) -> LockDir {
+        let name = lock_name::encode(&key);
+        let path = context.directory.path.join(&name);
+        LockDir {
+            hash: lock_name::hash(&key),
+            context,
+            key,
+            name,
+            // Only a path with a NUL in it, which leads nowhere, has no such form.
+            page_path: CString::new(path.join(QUEUE).as_os_str().as_bytes()).unwrap_or_default(),
+            path: path.into(),
+        }
+    }
+
+    /// The file that the path of the page leads to now.
+    pub(crate) fn page_identity(&self) -> io::Result<Identity> {
+        identity(&self.page_path)
+    }
+
+    /// Opens the lock's files; `None` when it has none yet. A page that claims still have `open` is
+    /// reused.
+    pub(crate) fn open(&self, open: &Weak<Page>) -> Result<Option<LockFiles>> {
+        let StoreContext { directory, open_locks, .. } = &*self.context;
+        let permit = OpenFilePermit::acquire(open_locks);
         directory.still_there()?;
-        let dir = match directory.open_dir(dir_name) {
+        let path = &self.path;
+        let dir = match directory.open_dir(&self.name) {
             Err(Errno::NOENT) => return Ok(None),
             opened => opened.map_err(|errno| failed("open", path, errno))?,
         };
         refuse_network(dir.as_fd(), path)?;
         let state = State::open(dir.as_fd(), path)?;
         state.migrate(dir.as_fd())?;
-        state.check_owner(key)?;
+        state.check_owner(&self.key)?;
         drop(state);
-        let mut page =
-            Arc::new(open_page(directory, dir.as_fd()).map_err(|errno| match errno {
-                Errno::LOOP | Errno::ISDIR | Errno::NXIO | NOT_OURS => {
-                    foreign(path, &format!("{QUEUE} is not a named pipe of this library"))
-                }
-                errno => failed("open the named pipe in", path, errno),
-            })?);
-        if let Some(open) = open.upgrade().filter(|open| open.identity() == page.identity()) {
-            page = open;
-        }
+        let page = self.open_page(dir.as_fd()).map_err(|errno| match errno {
+            Errno::LOOP | Errno::ISDIR | Errno::NXIO | NOT_OURS => {
+                foreign(path, &format!("{QUEUE} is not a named pipe of this library"))
+            }
+            errno => failed("open the named pipe in", path, errno),
+        })?;
+        let open = open.upgrade().filter(|open| open.identity == page.identity);
+        let page = open.unwrap_or_else(|| Arc::new(page));
         Ok(Some(LockFiles { dir, page, path: path.clone(), permit }))
     }
 
-    /// Creates the directory of the lock `key` with its files, unless another process has done so
-    /// meanwhile.
-    pub(crate) fn create(
-        directory: &Directory,
-        dir_name: &str,
-        path: &Path,
-        key: &str,
-        boot: BootId,
-    ) -> Result<()> {
-        State::check_name(key)?;
-        let created = directory.create(dir_name, |draft| {
-            Page::create(draft)?;
-            draft.pipe(slot_pipe::slot_name(0).as_str())?;
-            State::create(draft, key, &Ledger::new(boot))
-        });
-        created.map_err(|errno| failed("create", path, errno))
+    /// Opens the page, which is recreated if it was removed: its content is lost, like that of a
+    /// page that no process has open.
+    fn open_page(&self, dir: BorrowedFd<'_>) -> io::Result<Page> {
+        match Page::open(dir) {
+            Err(Errno::NOENT) => {}
+            opened => return opened,
+        }
+        let mut draft = Draft::in_dir(dir, &self.context.directory.rights)?;
+        Page::create(&mut draft)?;
+        match draft.move_out_if_free(QUEUE, QUEUE) {
+            Ok(()) | Err(Errno::EXIST) => Page::open(dir),
+            Err(errno) => Err(errno),
+        }
     }
 
+    /// Creates the directory with its files, unless another process has done so meanwhile.
+    pub(crate) fn create(&self) -> Result<()> {
+        let StoreContext { directory, boot, .. } = &*self.context;
+        State::check_name(&self.key)?;
+        let created = directory.create(&self.name, |draft| {
+            Page::create(draft)?;
+            draft.pipe(slot_pipe::slot_name(0).as_str())?;
+            State::create(draft, &self.key, &Ledger::new(*boot))
+        });
+        created.map_err(|errno| failed("create", &self.path, errno))
+    }
+}
+
+/// A lock's open files.
+#[derive(Debug)]
+pub(crate) struct LockFiles {
+    dir: OwnedFd,
+    pub(crate) page: Arc<Page>,
+    path: Arc<Path>,
+    permit: Option<OpenFilePermit>,
+}
+
+impl LockFiles {
     /// Whether the files stay open between uses.
     pub(crate) fn stays_open(&self) -> bool {
         self.permit.is_some()
@@ -91,10 +132,6 @@ impl LockFiles {
     /// The lock's directory, with the slot pipes.
     pub(crate) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
-    }
-
-    pub(crate) fn page(&self) -> &Arc<Page> {
-        &self.page
     }
 
     /// Opens the state file, on a thread that may wait for the disk.
@@ -114,28 +151,13 @@ impl LockFiles {
     }
 }
 
-/// Opens the page, which is recreated if it was removed: its content is lost, like that of a page
-/// that no process has open.
-fn open_page(directory: &Directory, dir: BorrowedFd<'_>) -> io::Result<Page> {
-    match Page::open(dir) {
-        Err(Errno::NOENT) => {}
-        opened => return opened,
-    }
-    let mut draft = Draft::in_dir(dir, directory.rights())?;
-    Page::create(&mut draft)?;
-    match draft.move_out_if_free(QUEUE, QUEUE) {
-        Ok(()) | Err(Errno::EXIST) => Page::open(dir),
-        Err(errno) => Err(errno),
-    }
-}
-
 /// The permission to keep the files of one lock open between uses.
 #[derive(Debug)]
-pub(crate) struct OpenFilePermit(Arc<AtomicUsize>);
+struct OpenFilePermit(Arc<AtomicUsize>);
 
 impl OpenFilePermit {
     /// A permit, unless `count` has reached the limit.
-    pub(crate) fn acquire(count: &Arc<AtomicUsize>) -> Option<OpenFilePermit> {
+    fn acquire(count: &Arc<AtomicUsize>) -> Option<OpenFilePermit> {
         let more = |count| (count < MAX_OPEN_LOCKS).then_some(count + 1);
         let kept = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         kept.is_ok().then(|| OpenFilePermit(count.clone()))

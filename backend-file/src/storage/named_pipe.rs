@@ -1,7 +1,7 @@
-//! Opening of named pipes, by number.
+//! Opening of files in a shared directory, and of named pipes by number.
 //!
-//! In a shared directory a name may lead to a file of another user, so each pipe is checked when it
-//! is open: a file that is not a named pipe, or has a second name elsewhere, is not used.
+//! There a name may lead to a file of another user, so each file is checked when it is open: a file
+//! of another type, or one that has a second name elsewhere, is not used.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -49,8 +49,13 @@ impl PipeName {
     }
 }
 
+/// The flags with which each existing file in a shared directory is opened. Without CREATE:
+/// fs.protected_fifos would refuse another user's pipe in a sticky directory.
+pub(crate) const OPEN: OFlags =
+    OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &PipeName, access: OFlags) -> io::Result<OwnedFd> {
-    checked(open_unchecked(dir, name, access)?)
+    checked(open_unchecked(dir, name, access)?, FileType::Fifo)
 }
 
 pub(crate) fn open_unchecked(
@@ -58,17 +63,15 @@ pub(crate) fn open_unchecked(
     name: &PipeName,
     access: OFlags,
 ) -> io::Result<OwnedFd> {
-    // Without CREATE: fs.protected_fifos would refuse another user's pipe in a sticky directory.
-    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
-    openat(dir, name.as_bytes(), flags, Mode::empty())
+    openat(dir, name.as_bytes(), access | OPEN, Mode::empty())
 }
 
-/// Refuses a file that is not a named pipe or has a second name.
-pub(crate) fn checked(pipe: OwnedFd) -> io::Result<OwnedFd> {
-    let stat = rustix::fs::fstat(&pipe)?;
+/// Refuses a file that is not of type `expected` or has a second name.
+pub(crate) fn checked(file: OwnedFd, expected: FileType) -> io::Result<OwnedFd> {
+    let stat = rustix::fs::fstat(&file)?;
     // A write to a hard link to another file would change that file.
-    match FileType::from_raw_mode(stat.st_mode).is_fifo() && stat.st_nlink == 1 {
-        true => Ok(pipe),
+    match FileType::from_raw_mode(stat.st_mode) == expected && stat.st_nlink == 1 {
+        true => Ok(file),
         false if stat.st_nlink == 0 => Err(Errno::NOENT),
         false => Err(NOT_OURS),
     }

@@ -7,9 +7,9 @@
 //! killed process leaves whole records, and the last one counts. The latch is an flock on the pipe.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::{self, Errno};
 
 use crate::directory::draft::Draft;
@@ -28,24 +28,15 @@ const LATCH_TRIES: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Page {
     fd: OwnedFd,
-    identity: Identity,
+    pub(crate) identity: Identity,
 }
 
 impl Page {
-    /// Creates an empty page.
-    pub(crate) fn create(draft: &mut Draft<'_>) -> io::Result<()> {
-        system::create(draft)
-    }
-
     /// Opens the page in a lock's directory.
     pub(crate) fn open(dir: BorrowedFd<'_>) -> io::Result<Page> {
         let fd = system::open(dir)?;
         let identity = identity_of(fd.as_fd())?;
         Ok(Page { fd, identity })
-    }
-
-    pub(crate) fn identity(&self) -> Identity {
-        self.identity
     }
 
     /// Whether the page still has its name: it was not removed.
@@ -82,134 +73,105 @@ impl Page {
     pub(crate) fn read(&self, reader: &PipeReader, content: &mut Vec<u8>) -> io::Result<()> {
         reader.copy(self.fd.as_fd(), content)
     }
-
-    /// Replaces the content by `record`, under the latch. The content is `left` outdated bytes and
-    /// a record of `old` bytes. Returns the number of outdated bytes before the new record.
-    pub(crate) fn commit(&self, left: usize, old: usize, record: &[u8]) -> io::Result<usize> {
-        system::commit(self.fd.as_fd(), left, old, record)
-    }
-
-    /// Removes the content of a damaged page, under the latch.
-    pub(crate) fn clear(&self) -> io::Result<()> {
-        system::clear(self.fd.as_fd())
-    }
 }
 
 /// Reads the buffers of pipes, with two system calls that never block. Concurrent readers use pipes
-/// of their own, if there are descriptors.
+/// of their own, if there are descriptors, and otherwise wait for the first one.
 #[derive(Debug)]
-pub(crate) struct PipeReader {
-    first: Mutex<Option<system::Copier>>,
-    spare: Mutex<Vec<system::Copier>>,
-}
+pub(crate) struct PipeReader([Mutex<Option<system::Copier>>; READERS]);
 
-/// How many copiers are kept besides the first.
-const SPARE: usize = 7;
+/// How many concurrent readers have pipes of their own.
+const READERS: usize = 8;
 
 impl PipeReader {
     pub(crate) fn new() -> io::Result<PipeReader> {
-        let first = Mutex::new(Some(system::Copier::new()?));
-        Ok(PipeReader { first, spare: Mutex::default() })
+        let reader = PipeReader(Default::default());
+        *reader.first() = Some(system::Copier::new()?);
+        Ok(reader)
     }
 
     /// Reads the buffer of `pipe` without consuming it.
     pub(crate) fn copy(&self, pipe: BorrowedFd<'_>, content: &mut Vec<u8>) -> io::Result<()> {
-        match self.first.try_lock() {
-            Ok(first) => return PipeReader::copy_by(first, pipe, content),
-            Err(TryLockError::Poisoned(first)) => {
-                return PipeReader::copy_by(first.into_inner(), pipe, content);
-            }
-            Err(TryLockError::WouldBlock) => {}
-        }
-        let spare = self.spare().pop();
-        let Ok(mut copier) = spare.map_or_else(system::Copier::new, Ok) else {
-            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-            return PipeReader::copy_by(first, pipe, content);
-        };
+        let mut slot = self.free().unwrap_or_else(|| self.first());
         // A copier that failed may have bytes left in it and is not reused.
-        copier.copy(pipe, content)?;
-        let mut spare = self.spare();
-        if spare.len() < SPARE {
-            spare.push(copier);
-        }
-        Ok(())
-    }
-
-    fn copy_by(
-        mut slot: MutexGuard<'_, Option<system::Copier>>,
-        pipe: BorrowedFd<'_>,
-        content: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        let mut copier = match slot.take() {
-            Some(copier) => copier,
-            None => system::Copier::new()?,
-        };
+        let mut copier = slot.take().map_or_else(system::Copier::new, Ok)?;
         copier.copy(pipe, content)?;
         *slot = Some(copier);
         Ok(())
     }
 
-    fn spare(&self) -> MutexGuard<'_, Vec<system::Copier>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A copier that no other thread uses.
+    fn free(&self) -> Option<MutexGuard<'_, Option<system::Copier>>> {
+        let mut free = self.0.iter().find_map(|copier| copier.try_lock().ok())?;
+        if free.is_none() {
+            *free = Some(system::Copier::new().ok()?);
+        }
+        Some(free)
+    }
+
+    fn first(&self) -> MutexGuard<'_, Option<system::Copier>> {
+        self.0[0].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The longest content of a page: two of the longest records.
 const MAX_CONTENT: usize = 2 * MAX_RECORD;
-const OPEN: OFlags =
-    OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 #[cfg(target_os = "linux")]
 mod system {
     use super::{
-        AsFd, BorrowedFd, Draft, Errno, MAX_CONTENT, MAX_RECORD, OPEN, OwnedFd, QUEUE, io,
+        AsFd, BorrowedFd, Draft, Errno, MAX_CONTENT, MAX_RECORD, OwnedFd, Page, QUEUE, io,
     };
     use crate::platform::open_quietly;
     use crate::queue::record::COMPACT_ABOVE;
-    use crate::storage::named_pipe::{LARGEST, checked};
+    use crate::storage::named_pipe::{LARGEST, OPEN, checked};
     use std::mem::MaybeUninit;
 
+    use rustix::fs::FileType;
     use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
 
-    pub(super) fn create(draft: &mut Draft<'_>) -> io::Result<()> {
-        draft.pipe(QUEUE).map(drop)
+    impl Page {
+        /// Creates an empty page.
+        pub(crate) fn create(draft: &mut Draft<'_>) -> io::Result<()> {
+            draft.pipe(QUEUE).map(drop)
+        }
+
+        /// Replaces the content by `record`, under the latch. The content is `left` outdated bytes
+        /// and a record of `old` bytes. Returns the number of outdated bytes before the new record.
+        pub(crate) fn commit(&self, left: usize, old: usize, record: &[u8]) -> io::Result<usize> {
+            let stays = left + old + record.len() <= COMPACT_ABOVE;
+            let left = match stays {
+                true => left,
+                false => consume(self.fd.as_fd(), left).map(|()| 0)?,
+            };
+            // Written as a whole or not at all, whatever kills this process. There is room, since a
+            // record lies within one of the buffer's pages: either the old record is the only
+            // other, or the content is so short that it lies in at most two, the second of which
+            // has room.
+            if io::write(&self.fd, record)? != record.len() {
+                return Err(Errno::IO);
+            }
+            // The new record counts from now on. What could not be consumed is left to the next
+            // commit.
+            match stays || consume(self.fd.as_fd(), old).is_err() {
+                true => Ok(left + old),
+                false => Ok(0),
+            }
+        }
+
+        /// Removes the content of a damaged page, under the latch.
+        pub(crate) fn clear(&self) -> io::Result<()> {
+            // Bounded, since another user of the directory may keep writing.
+            match consume(self.fd.as_fd(), LARGEST) {
+                Err(Errno::AGAIN) => Ok(()),
+                cleared => cleared,
+            }
+        }
     }
 
     pub(super) fn open(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        let pipe = checked(open_quietly(dir, QUEUE, OPEN)?)?;
+        let pipe = checked(open_quietly(dir, QUEUE, OPEN)?, FileType::Fifo)?;
         has_room(&pipe).map(|()| pipe)
-    }
-
-    pub(super) fn commit(
-        pipe: BorrowedFd<'_>,
-        left: usize,
-        old: usize,
-        record: &[u8],
-    ) -> io::Result<usize> {
-        let stays = left + old + record.len() <= COMPACT_ABOVE;
-        let left = match stays {
-            true => left,
-            false => consume(pipe, left).map(|()| 0)?,
-        };
-        // Written as a whole or not at all, whatever kills this process. There is room, since a
-        // record lies within one of the buffer's pages: either the old record is the only other, or
-        // the content is so short that it lies in at most two, the second of which has room.
-        if io::write(pipe, record)? != record.len() {
-            return Err(Errno::IO);
-        }
-        // The new record counts from now on. What could not be consumed is left to the next commit.
-        match stays || consume(pipe, old).is_err() {
-            true => Ok(left + old),
-            false => Ok(0),
-        }
-    }
-
-    pub(super) fn clear(pipe: BorrowedFd<'_>) -> io::Result<()> {
-        // Bounded, since another user of the directory may keep writing.
-        match consume(pipe, LARGEST) {
-            Err(Errno::AGAIN) => Ok(()),
-            cleared => cleared,
-        }
     }
 
     fn consume(pipe: BorrowedFd<'_>, mut len: usize) -> io::Result<()> {
@@ -273,40 +235,32 @@ mod system {
 /// of a file, which one call replaces.
 #[cfg(not(target_os = "linux"))]
 mod system {
-    use super::{BorrowedFd, Draft, Errno, MAX_CONTENT, OPEN, OwnedFd, QUEUE, io};
-    use crate::platform::open_quietly;
-    use rustix::fs::{FileType, fstat};
+    use super::{AsFd, BorrowedFd, Draft, Errno, MAX_CONTENT, OwnedFd, Page, QUEUE, io};
+    use crate::queue::record::first_record;
+    use crate::storage::regular_file;
 
-    pub(super) fn create(draft: &mut Draft<'_>) -> io::Result<()> {
-        draft.file(QUEUE).map(drop)
+    impl Page {
+        pub(crate) fn create(draft: &mut Draft<'_>) -> io::Result<()> {
+            draft.file(QUEUE).map(drop)
+        }
+
+        pub(crate) fn commit(&self, _left: usize, _old: usize, record: &[u8]) -> io::Result<usize> {
+            // Padded, so that the rest of a longer record does not count as another record.
+            let mut page = vec![0; MAX_CONTENT / 2];
+            page[..record.len()].copy_from_slice(record);
+            match io::pwrite(self.fd.as_fd(), &page, 0)? {
+                written if written == page.len() => Ok(0),
+                _ => Err(Errno::NOSPC),
+            }
+        }
+
+        pub(crate) fn clear(&self) -> io::Result<()> {
+            rustix::fs::ftruncate(&self.fd, 0)
+        }
     }
 
     pub(super) fn open(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        let file = open_quietly(dir, QUEUE, OPEN)?;
-        let stat = fstat(&file)?;
-        match FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
-            true => Ok(file),
-            false => Err(crate::pipe::NOT_OURS),
-        }
-    }
-
-    pub(super) fn commit(
-        file: BorrowedFd<'_>,
-        _left: usize,
-        _old: usize,
-        record: &[u8],
-    ) -> io::Result<usize> {
-        // Padded, so that the rest of a longer record does not count as another record.
-        let mut page = vec![0; MAX_CONTENT / 2];
-        page[..record.len()].copy_from_slice(record);
-        match io::pwrite(file, &page, 0)? {
-            written if written == page.len() => Ok(0),
-            _ => Err(Errno::NOSPC),
-        }
-    }
-
-    pub(super) fn clear(file: BorrowedFd<'_>) -> io::Result<()> {
-        rustix::fs::ftruncate(file, 0)
+        regular_file::open(dir, QUEUE).map(OwnedFd::from)
     }
 
     #[derive(Debug)]
@@ -331,7 +285,7 @@ mod system {
                 read => read?,
             };
             content.truncate(read);
-            let len = crate::queue::first_record(content).len();
+            let len = first_record(content).len();
             content.truncate(len);
             Ok(())
         }
@@ -376,7 +330,7 @@ mod tests {
                 left + old + len > COMPACT_ABOVE && (left == 0 || left + len > COMPACT_ABOVE);
             if step % 3 == 0 && consumes {
                 // Like a process that is killed before it consumes the old record.
-                system::commit(page.fd.as_fd(), left, 0, &record).unwrap();
+                page.commit(left, 0, &record).unwrap();
                 left = old;
             } else {
                 left = page.commit(left, old, &record).unwrap();

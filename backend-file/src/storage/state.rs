@@ -4,19 +4,20 @@
 //! that differ from the label of their process, and the entries of a queue that outgrew its page.
 //! Reading and writing it waits for the disk, so an ordinary change of the queue does not need it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use fencelock_core::{Error, ErrorKind, Label, Result};
-use rustix::fs::{FileType, FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::{self, Errno};
 
 use crate::directory::draft::Draft;
-use crate::error::{corrupt, failed, foreign};
-use crate::platform::{open_quietly, sync_data};
-use crate::queue::entry::{Corrupt, Slot};
+use crate::error::{NOT_OURS, failed, foreign};
+use crate::platform::sync_data;
+use crate::queue::entry::{Slot, array};
 use crate::queue::ledger::Ledger;
-use crate::storage::labels::{LABEL_LEN, read_label, write_label};
+use crate::storage::regular_file::{self, LABEL_LEN, read, write};
 use crate::storage::slot_pipe;
 
 /// The file's name, in the lock's directory.
@@ -30,10 +31,11 @@ const MAX_NAME: usize = 60 * 1024;
 const AREA: u64 = 4 << 20;
 /// The offset of the labels, one record for each slot.
 const LABELS_AT: u64 = 16 << 20;
+
 /// The open state file of one lock.
 #[derive(Debug)]
 pub(crate) struct State<'a> {
-    file: OwnedFd,
+    file: File,
     /// The path of the lock's directory.
     path: &'a Path,
 }
@@ -43,9 +45,9 @@ impl<'a> State<'a> {
     pub(crate) fn create(draft: &mut Draft<'_>, key: &str, ledger: &Ledger) -> io::Result<()> {
         let length = u32::try_from(key.len()).unwrap_or(u32::MAX);
         let name = [&length.to_le_bytes(), key.as_bytes()].concat();
-        let file = draft.file(STATE)?;
-        write_all(file.as_fd(), &name, NAME_AT)?;
-        write_all(file.as_fd(), &ledger.encode(), 0)?;
+        let file = File::from(draft.file(STATE)?);
+        write(&file, &name, NAME_AT)?;
+        write(&file, &ledger.encode(), 0)?;
         // A power failure must not leave the directory's name without its files.
         rustix::fs::fsync(&file)
     }
@@ -61,60 +63,56 @@ impl<'a> State<'a> {
 
     /// Opens the state file in the directory `dir` at `path`.
     pub(crate) fn open(dir: BorrowedFd<'_>, path: &'a Path) -> Result<State<'a>> {
-        let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = open_quietly(dir, STATE, flags).map_err(|errno| match errno {
-            Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO => {
-                foreign(&path.join(STATE), "it is not a regular file")
+        let file = regular_file::open(dir, STATE).map_err(|errno| match errno {
+            Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | NOT_OURS => {
+                let why = "it is not a regular file without a second name (a hard link)";
+                foreign(&path.join(STATE), why)
             }
             errno => failed("open", &path.join(STATE), errno),
         })?;
-        let state = State { file, path };
-        let stat = rustix::fs::fstat(&state.file).map_err(|e| state.failed("stat", e))?;
-        if !FileType::from_raw_mode(stat.st_mode).is_file() {
-            return Err(state.foreign("it is not a regular file"));
-        }
-        if stat.st_nlink > 1 {
-            return Err(state.foreign("it has a second name (a hard link)"));
-        }
-        Ok(state)
+        Ok(State { file, path })
     }
 
     /// Migrates a file of format 1, in the directory `dir`, if no process uses it any more. A later
     /// process of that version finds another version here and fails.
     pub(crate) fn migrate(&self, dir: BorrowedFd<'_>) -> Result<()> {
-        let in_use = Corrupt(
-            "an earlier version of this library uses the lock; end the processes that have it open",
-        );
-        let head = || self.head().map_err(|errno| self.failed("read", errno));
-        if Ledger::of_version_1(&head()?).is_none() {
+        let in_use = || {
+            self.foreign(
+                "an earlier version of this library uses the lock; end the processes that have it \
+                 open",
+            )
+        };
+        if Ledger::of_version_1(&self.head()?).is_none() {
             return Ok(());
         }
         // The latch of that version.
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::AGAIN) => return Err(corrupt(&self.path.join(STATE), in_use)),
+            Err(Errno::AGAIN) => return Err(in_use()),
             Err(errno) => return Err(self.failed("lock", errno)),
         }
-        let Some(ledger) = Ledger::of_version_1(&head()?) else { return Ok(()) };
+        let Some(ledger) = Ledger::of_version_1(&self.head()?) else { return Ok(()) };
         let living = slot_pipe::live_slots(dir)
             .map_err(|errno| failed("watch the named pipes in", self.path, errno))?;
         match living.is_empty() {
             true => self.write_ledger(&ledger),
-            false => Err(corrupt(&self.path.join(STATE), in_use)),
+            false => Err(in_use()),
         }
     }
 
-    fn head(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; Ledger::LEN];
-        let read = read_fully(self.file.as_fd(), &mut bytes, 0)?;
-        bytes.truncate(read);
+    fn head(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read(0, Ledger::LEN, &mut bytes)?;
         Ok(bytes)
     }
 
     /// Refuses the file of another lock, and one of another version.
     pub(crate) fn check_owner(&self, key: &str) -> Result<()> {
         self.ledger()?;
-        let name = self.name().map_err(|errno| self.failed("read", errno))?;
+        let (mut length, mut name) = (Vec::new(), Vec::new());
+        self.read(NAME_AT, 4, &mut length)?;
+        let length = usize::try_from(u32::from_le_bytes(array(&length))).unwrap_or(usize::MAX);
+        self.read(NAME_AT + 4, length.min(MAX_NAME), &mut name)?;
         if name == key.as_bytes() {
             return Ok(());
         }
@@ -124,30 +122,18 @@ impl<'a> State<'a> {
         )))
     }
 
-    fn name(&self) -> io::Result<Vec<u8>> {
-        let mut length = [0; 4];
-        read_fully(self.file.as_fd(), &mut length, NAME_AT)?;
-        let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
-        let mut name = vec![0; length.min(MAX_NAME)];
-        let read = read_fully(self.file.as_fd(), &mut name, NAME_AT + 4)?;
-        name.truncate(read);
-        Ok(name)
-    }
-
     pub(crate) fn ledger(&self) -> Result<Ledger> {
-        let head = self.head().map_err(|errno| self.failed("read", errno))?;
-        Ledger::decode(&head).map_err(|why| corrupt(&self.path.join(STATE), why))
+        Ledger::decode(&self.head()?).map_err(|why| self.foreign(why.0))
     }
 
     pub(crate) fn write_ledger(&self, ledger: &Ledger) -> Result<()> {
-        let written = write_all(self.file.as_fd(), &ledger.encode(), 0);
-        written.map_err(|errno| self.failed("write", errno))
+        write(&self.file, &ledger.encode(), 0).map_err(|errno| self.failed("write", errno))
     }
 
     /// Syncs the file to the disk, and `dirs` too, if given.
     pub(crate) fn sync(&self, dirs: Option<[BorrowedFd<'_>; 2]>) -> Result<()> {
         let synced = match dirs {
-            None => sync_data(self.file.as_fd()),
+            None => sync_data(&self.file),
             Some([dir, root]) => rustix::fs::fsync(&self.file)
                 .and_then(|()| rustix::fs::fsync(dir))
                 .and_then(|()| rustix::fs::fsync(root)),
@@ -157,25 +143,30 @@ impl<'a> State<'a> {
 
     /// Reads `len` bytes of area `which`, or less at the end of the file.
     pub(crate) fn read_area(&self, which: u32, len: usize, bytes: &mut Vec<u8>) -> Result<()> {
-        bytes.resize(len, 0);
-        let read = read_fully(self.file.as_fd(), bytes, u64::from(which) * AREA);
-        bytes.truncate(read.map_err(|errno| self.failed("read", errno))?);
-        Ok(())
+        self.read(u64::from(which) * AREA, len, bytes)
     }
 
     pub(crate) fn write_area(&self, which: u32, bytes: &[u8]) -> Result<()> {
-        let written = write_all(self.file.as_fd(), bytes, u64::from(which) * AREA);
+        let written = write(&self.file, bytes, u64::from(which) * AREA);
         written.map_err(|errno| self.failed("write", errno))
     }
 
     /// Writes the label of the claim with `slot`.
     pub(crate) fn write_label(&self, slot: Slot, label: &Label) -> Result<()> {
-        let written = write_label(self.file.as_fd(), label_at(slot), label);
+        let written = regular_file::write_label(&self.file, label_at(slot), label);
         written.map_err(|errno| self.failed("write", errno))
     }
 
     pub(crate) fn read_label(&self, slot: Slot) -> Option<Label> {
-        read_label(self.file.as_fd(), label_at(slot))
+        regular_file::read_label(&self.file, label_at(slot))
+    }
+
+    /// Reads `len` bytes at `at`, or less at the end of the file.
+    fn read(&self, at: u64, len: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        bytes.resize(len, 0);
+        let read = read(&self.file, bytes, at).map_err(|errno| self.failed("read", errno))?;
+        bytes.truncate(read);
+        Ok(())
     }
 
     fn failed(&self, doing: &str, errno: Errno) -> Error {
@@ -189,31 +180,4 @@ impl<'a> State<'a> {
 
 fn label_at(slot: Slot) -> u64 {
     LABELS_AT + u64::from(slot) * LABEL_LEN as u64
-}
-
-/// Reads until `bytes` is full or the file ends. Returns the number of bytes.
-fn read_fully(file: BorrowedFd<'_>, bytes: &mut [u8], at: u64) -> io::Result<usize> {
-    let mut read = 0;
-    while read < bytes.len() {
-        match io::pread(file, &mut bytes[read..], at + read as u64) {
-            Ok(0) => break,
-            Ok(more) => read += more,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(read)
-}
-
-fn write_all(file: BorrowedFd<'_>, bytes: &[u8], at: u64) -> io::Result<()> {
-    let mut written = 0;
-    while written < bytes.len() {
-        match io::pwrite(file, &bytes[written..], at + written as u64) {
-            Ok(0) => return Err(Errno::NOSPC),
-            Ok(more) => written += more,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }

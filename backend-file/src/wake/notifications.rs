@@ -7,8 +7,7 @@ use crate::queue::entry::Entry;
 use crate::queue::rules::Queue;
 use crate::storage::lock_files::LockFiles;
 use crate::storage::slot_pipe;
-use crate::wake::registry::{ClaimKey, claim_key};
-use crate::wake::wake_pipe::WakePipe;
+use crate::wake::wake_pipe::{ClaimKey, WakePipe, claim_key};
 
 /// Notifications of claims of one lock that are still to be sent.
 #[derive(Debug)]
@@ -55,11 +54,12 @@ impl Notifications {
     /// others.
     pub(crate) fn after_closing(&mut self, removed: &Entry, files: &LockFiles) {
         let same_process = |watcher: &Notification| watcher.wake_pipe == removed.wake_pipe;
-        if self.watchers.iter().all(same_process) || !is_dead(removed, files) {
-            self.pending.append(&mut self.watchers);
-        } else {
-            self.pending.extend(self.watchers.drain(..).filter(same_process));
+        // Another claim may have its slot by now; the watchers are then notified needlessly.
+        let is_dead = || matches!(slot_pipe::watch(files.dir(), removed.slot), Ok(None));
+        if !self.watchers.iter().all(same_process) && is_dead() {
+            self.watchers.retain(same_process);
         }
+        self.with_pipe_open();
     }
 
     /// The pipe of the removed entry stays open, since its owner lives. Notifies all watchers.
@@ -78,10 +78,4 @@ impl Notifications {
             wake_pipe.wake(number, claim);
         }
     }
-}
-
-/// Whether no copy of the pipe of `entry` is open. Another claim may have its slot by now; the
-/// watchers are then notified needlessly.
-fn is_dead(entry: &Entry, files: &LockFiles) -> bool {
-    matches!(slot_pipe::watch(files.dir(), entry.slot), Ok(None))
 }

@@ -19,7 +19,7 @@ const DRAWS: u32 = 256;
 #[derive(Debug)]
 pub(crate) struct OwnedPipe {
     pipe: OwnedFd,
-    number: u16,
+    pub(crate) number: u16,
     dir: Arc<OwnedFd>,
     process: u32,
 }
@@ -49,10 +49,6 @@ impl OwnedPipe {
             }
         }
         Err(Errno::NFILE)
-    }
-
-    pub(crate) fn number(&self) -> u16 {
-        self.number
     }
 }
 

@@ -6,11 +6,11 @@
 //! pipe for all claims of a store, claims that need no such wake-up pay nothing for it. A wake-up
 //! is a hint: a redundant one does no harm, and the periodic check makes up for a lost one.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use fencelock_core::{ClaimRegistry, Label, Result};
-use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::fs::OFlags;
 use rustix::io::{self, Errno};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -20,23 +20,30 @@ use crate::directory::store_dir::Directory;
 use crate::error::failed;
 use crate::platform::centiseconds;
 use crate::queue::entry::NO_WAKE_PIPE;
-use crate::storage::labels::{LABEL_LEN, read_label, write_label};
 use crate::storage::named_pipe;
+use crate::storage::regular_file::{self, LABEL_LEN};
 use crate::wake::owned_pipe;
 use crate::wake::owned_pipe::OwnedPipe;
-use crate::wake::registry::ClaimKey;
 
 /// The directory of the wake pipes. It begins with a dot, unlike the directory of a lock.
 const WAKE_PIPES: &str = ".doors";
 /// The file in it with the label of each store.
 const LABELS: &str = "labels";
 
+/// Identifies a claim in a wake-up: its lock's hash plus its ticket.
+pub(crate) type ClaimKey = u64;
+
+/// The key of the claim with `ticket` for a lock.
+pub(crate) fn claim_key(lock_hash: u64, ticket: u64) -> ClaimKey {
+    lock_hash.wrapping_add(ticket)
+}
+
 /// This store's wake pipe, and access to those of other stores.
 #[derive(Debug)]
 pub(crate) struct WakePipe {
-    number: u16,
+    pub(crate) number: u16,
     dir: Arc<OwnedFd>,
-    registry: Arc<ClaimRegistry<ClaimKey>>,
+    pub(crate) registry: Arc<ClaimRegistry<ClaimKey>>,
     /// When it was taken, like [`Entry::since`](crate::queue::entry::Entry::since).
     taken: u32,
     /// The label recorded for this pipe, once a claim had one.
@@ -47,25 +54,21 @@ pub(crate) struct WakePipe {
 impl WakePipe {
     /// Takes a free wake pipe.
     pub(crate) fn take(directory: &Directory, runtime: &Handle) -> Result<WakePipe> {
-        let path = directory.path().join(WAKE_PIPES);
+        let path = directory.path.join(WAKE_PIPES);
         let failed = |errno| failed("open a named pipe in", &path, errno);
         let dir = Arc::new(open_or_make(directory).map_err(failed)?);
-        let mailbox = OwnedPipe::take(&dir, directory.rights()).map_err(failed)?;
-        let number = mailbox.number();
+        let pipe = OwnedPipe::take(&dir, &directory.rights).map_err(failed)?;
+        let number = pipe.number;
         let _in_runtime = runtime.enter();
-        // The safe constructor is deprecated for types that may not own their descriptor; a
+        // The safe constructor is deprecated for types that may not own their descriptor; an
         // OwnedPipe does, and the replacement is unsafe code.
         #[allow(deprecated)]
-        let mailbox = AsyncFd::with_interest(mailbox, Interest::READABLE)
+        let pipe = AsyncFd::with_interest(pipe, Interest::READABLE)
             .map_err(|error| crate::error::runtime_ended().caused_by(error))?;
         let registry = Arc::new(ClaimRegistry::default());
-        let dispatcher = runtime.spawn(dispatch(mailbox, registry.clone())).abort_handle();
+        let dispatcher = runtime.spawn(dispatch(pipe, registry.clone())).abort_handle();
         let taken = centiseconds();
         Ok(WakePipe { number, dir, registry, taken, label: OnceLock::new(), dispatcher })
-    }
-
-    pub(crate) fn number(&self) -> u16 {
-        self.number
     }
 
     /// Wakes the claim `claim_key` through wake pipe `number`, if that process lives.
@@ -90,24 +93,20 @@ impl WakePipe {
         }
     }
 
-    pub(crate) fn registry(&self) -> &ClaimRegistry<ClaimKey> {
-        &self.registry
-    }
-
-    /// Whether `label` is recorded for this pipe; `None` when none is yet.
-    pub(crate) fn has_label(&self, label: &Label) -> Option<bool> {
-        self.label.get().map(|own| own.as_ref() == Some(label))
+    /// Whether `label` is recorded for this pipe.
+    pub(crate) fn has_label(&self, label: &Label) -> bool {
+        self.label.get().is_some_and(|own| own.as_ref() == Some(label))
     }
 
     /// Records `label` for this pipe if it is the first one, on a thread that may wait for the
     /// disk. Returns whether it is recorded.
     pub(crate) fn put_label(&self, label: &Label) -> bool {
         let own = self.label.get_or_init(|| {
-            let file = open_labels(self.dir.as_fd()).ok()?;
+            let file = regular_file::open(self.dir.as_fd(), LABELS).ok()?;
             let at = record_at(self.number);
-            let taken = io::pwrite(&file, &self.taken.to_le_bytes(), at);
-            write_label(file.as_fd(), at + TAKEN, label).ok()?;
-            (taken == Ok(size_of::<u32>())).then(|| label.clone())
+            regular_file::write(&file, &self.taken.to_le_bytes(), at).ok()?;
+            regular_file::write_label(&file, at + TAKEN, label).ok()?;
+            Some(label.clone())
         });
         own.as_ref() == Some(label)
     }
@@ -115,11 +114,12 @@ impl WakePipe {
     /// The label of wake pipe `number`, if it was taken before `since`: an entry may outlive its
     /// process, in a child that inherited its pipe, and another store may have the wake pipe then.
     pub(crate) fn label_at(&self, number: u16, since: u32) -> Option<Label> {
-        let file = open_labels(self.dir.as_fd()).ok()?;
+        let file = regular_file::open(self.dir.as_fd(), LABELS).ok()?;
         let mut taken = [0; size_of::<u32>()];
-        io::pread(&file, &mut taken, record_at(number)).ok()?;
+        regular_file::read(&file, &mut taken, record_at(number)).ok()?;
         let ago = since.wrapping_sub(u32::from_le_bytes(taken));
-        (ago < u32::MAX / 2).then(|| read_label(file.as_fd(), record_at(number) + TAKEN))?
+        let label = || regular_file::read_label(&file, record_at(number) + TAKEN);
+        (ago < u32::MAX / 2).then(label)?
     }
 
     /// Ends the delivery of wake-ups.
@@ -141,17 +141,6 @@ fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
             directory.open_dir(WAKE_PIPES)
         }
         opened => opened,
-    }
-}
-
-fn open_labels(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = openat(dir, LABELS, flags | OFlags::NOCTTY, Mode::empty())?;
-    let stat = rustix::fs::fstat(&file)?;
-    // A label must not be written into a file that another user put there.
-    match FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
-        true => Ok(file),
-        false => Err(Errno::PERM),
     }
 }
 

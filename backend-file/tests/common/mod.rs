@@ -190,7 +190,7 @@ pub fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
 pub fn hold(dir: &Path, name: &str, mode: &str) {
     in_runtime(async {
         let locks = connect(dir).await;
-        report("asks");
+        report("begins");
         let guard = lock(&locks, name, mode).acquire().await.unwrap();
         report(format_args!("held {}", guard.fencing_token()));
         follow_commands(guard).await;
@@ -199,10 +199,10 @@ pub fn hold(dir: &Path, name: &str, mode: &str) {
 }
 
 async fn follow_commands(guard: Guard) {
-    let (told, mut orders) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut commands) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        while let Some(order) = read_command() {
-            if told.send(order).is_err() {
+        while let Some(command) = read_command() {
+            if sender.send(command).is_err() {
                 return;
             }
         }
@@ -213,7 +213,7 @@ async fn follow_commands(guard: Guard) {
                 report(format_args!("lost {}", reason.as_str()));
                 return;
             }
-            order = orders.recv() => match order.as_deref() {
+            command = commands.recv() => match command.as_deref() {
                 Some("pass on") => pass_on(&guard),
                 Some("release") => {
                     let released = guard.release().await;

@@ -7,7 +7,7 @@ use fencelock_core::Result;
 use tokio::runtime::Handle;
 
 use crate::directory::store_dir::Directory;
-use crate::error::failed;
+use crate::error::{failed, forked};
 use crate::platform::BootId;
 use crate::storage::page::PipeReader;
 
@@ -20,12 +20,23 @@ pub(crate) struct StoreContext {
     pub(crate) pipe_reader: PipeReader,
     /// The number of locks whose files stay open between uses.
     pub(crate) open_locks: Arc<AtomicUsize>,
+    process: u32,
 }
 
 impl StoreContext {
     pub(crate) fn new(directory: Directory, boot: BootId, runtime: Handle) -> Result<StoreContext> {
         let pipe_reader =
-            PipeReader::new().map_err(|e| failed("create pipes for", directory.path(), e))?;
-        Ok(StoreContext { directory, boot, runtime, pipe_reader, open_locks: Arc::default() })
+            PipeReader::new().map_err(|e| failed("create pipes for", &directory.path, e))?;
+        let (open_locks, process) = (Arc::default(), std::process::id());
+        Ok(StoreContext { directory, boot, runtime, pipe_reader, open_locks, process })
+    }
+
+    /// Refuses to work in a forked child, which shares its parent's descriptors, and with them the
+    /// latch and the pipes that show that a claim's owner lives.
+    pub(crate) fn same_process(&self) -> Result<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(forked()),
+        }
     }
 }
