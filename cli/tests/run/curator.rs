@@ -33,7 +33,7 @@ async fn the_command_is_a_writer_and_a_reader_to_curator() {
             assert_eq!(curator.ask("release").await, "released");
         } else {
             // It waits, and is granted when the job has ended.
-            curator.tell(&format!("{theirs} /app/orders 20000")).await;
+            curator.send(&format!("{theirs} /app/orders 20000")).await;
         }
         job.hang_up();
         assert_eq!(job.code(), 0);
