@@ -9,7 +9,8 @@ use std::time::Duration;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, FencingToken, IfBusy, Liveness,
     LockName, Modes, Moment, Order, Participant, ParticipantId, Profile, Reach, ReleaseOutcome,
-    RenewOutcome, RenewalPlan, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck, lease_end,
+    RenewOutcome, RenewalPlan, Residue, Result, Scratch, Snapshot, TokenOrder, Ttl, WaiterCheck,
+    lease_end,
 };
 
 use crate::mutant::Mutant;
@@ -134,6 +135,11 @@ impl DistributedLock for Server {
             claim.wake();
         }
         Ok(if evicted.is_some() { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
+    }
+
+    async fn clear(&self, scratch: &Scratch) -> Result<()> {
+        Server::clear(self, scratch.prefix());
+        Ok(())
     }
 
     async fn close(&self) -> Result<()> {

@@ -150,6 +150,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::NamesFoldCase, &[Suite("names::similar_names_are_different_locks")]),
     (Mutant::NamesCut, &[Suite("names::the_longest_names_differ_in_their_last_byte")]),
     (Mutant::NamesMapSlashes, &[Suite("names::similar_names_are_different_locks")]),
+    (Mutant::ClearsEverything, &[Suite("names::clearing_scratch_names_leaves_other_locks")]),
     (Mutant::ShowsOwner, &[Suite("errors::no_secret_is_ever_shown")]),
     (
         Mutant::EvictsAnyClaim,
@@ -233,7 +234,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(RENEWING, "a_slow_shard_delays_no_renewal_of_other_shards")],
     ),
     (
-        "the keeper ends nothing that is past its validity",
+        "the renewal worker ends nothing that is past its validity",
         "core/src/engine/renewal/worker.rs: carry_out, expire",
         &[Test(RENEWING, "a_lost_renewal_reply_leaves_the_old_deadline"), SeedsOfLeases],
     ),
@@ -253,12 +254,12 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         &[Test(WAITING, "a_silent_store_is_waited_for_so_long")],
     ),
     (
-        "the keeper waits for a batch",
+        "the renewal worker waits for a batch",
         "core/src/engine/renewal/worker.rs: carry_out, tokio::spawn",
         &[Test(RENEWING, "a_renewal_that_never_returns_is_a_loss_at_the_deadline")],
     ),
     (
-        "the answer to a look moves a hold",
+        "the answer to a waiter check moves a hold",
         "core/src/engine/renewal/worker.rs: checked, Task::Wait",
         &[Test(WAITING, "a_stale_check_does_not_delay_a_loss")],
     ),

@@ -78,6 +78,8 @@ pub(crate) enum Mutant {
     NamesCut,
     /// Slashes are not encoded injectively.
     NamesMapSlashes,
+    /// Clearing the names of a run removes all locks.
+    ClearsEverything,
     /// What others may see is the proof of ownership.
     ShowsOwner,
     /// Evict removes any holder.

@@ -218,6 +218,11 @@ impl Server {
         })
     }
 
+    pub(crate) fn clear(&self, prefix: &str) {
+        let clears_all = self.is(Mutant::ClearsEverything);
+        self.state().queues.retain(|key, _| !clears_all && !key.starts_with(prefix));
+    }
+
     pub(crate) fn leftovers(&self) -> Vec<String> {
         self.state().queues.keys().cloned().collect()
     }

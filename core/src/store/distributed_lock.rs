@@ -89,7 +89,7 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// Removes everything that locks under the names of `scratch` have left in the store, fencing
     /// tokens and what is still held included, and any container that this client made for locks, if
     /// it is empty then. The clients that used the names have ended, but their last requests may
-    /// still arrive, so it repeats until it finds nothing more. The core bounds the time. Optional:
+    /// still arrive, so the backend repeats until it finds nothing more. The core bounds the time. Optional:
     /// `fencelock conformance` calls it at its end.
     ///
     /// # Errors
@@ -152,7 +152,8 @@ pub trait Acquisition: Send + Sync + 'static {
 pub enum AttemptOutcome {
     /// The claim holds the lock.
     Granted {
-        /// The token of this grant: the same in every answer about it.
+        /// The token of this grant: the same in every answer about it. The store's own number; the
+        /// core adds the epoch.
         token: FencingToken,
         /// The end of the validity on the store's clock, counted from **before** the request was
         /// sent (see [`lease_end`](crate::lease_end)).
@@ -186,7 +187,8 @@ pub enum Residue {
 pub enum RenewOutcome {
     /// Still held.
     Renewed {
-        /// As in [`AttemptOutcome::Granted`].
+        /// As in [`AttemptOutcome::Granted`]. The core never relies on a fixed lease
+        /// for longer than its TTL, whatever this says.
         valid_until: Moment,
     },
     /// The store reports that this claim does not hold the lock, or no longer.

@@ -243,7 +243,8 @@ impl Settings {
         self.ttl.get()
     }
 
-    /// How long a store may stay silent, for a backend that bounds its requests.
+    /// How long a store may stay silent. A backend bounds each single request by this or less; the
+    /// core bounds all retries together.
     #[must_use]
     pub fn silence_bound(&self) -> Duration {
         self.unreachable_after

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fencelock_core::{ErrorKind, Guard};
+use fencelock_core::{ErrorKind, Guard, Scratch};
 
 use crate::behaviours::behaviour;
 use crate::behaviours::work;
@@ -26,7 +27,10 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "random_names_are_different_locks", &[], |c| Box::pin(random(c))),
     // Fault 42
     behaviour(GROUP, "prefixes_keep_services_apart", &[], |c| Box::pin(prefixes(c))),
+    behaviour(GROUP, "clearing_scratch_names_leaves_other_locks", &[], |c| Box::pin(cleared(c))),
 ];
+
+const CLEARED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Texts with a special meaning in some store, shell, file system or protocol.
 const ODD: &[&str] = &[
@@ -201,4 +205,22 @@ async fn prefixes(context: Arc<Context>) {
     );
     context.release(apart).await;
     context.release(guard).await;
+}
+
+/// What a tool removes at its end. Not every store can, and not every user may: whatever it answers, a
+/// lock of another prefix stays.
+async fn cleared(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let kept = context.acquire(&one, &name).await;
+    let scratch = Scratch::fresh(&context.params().prefix, "cleared");
+    let tool = context.client_with(|params| params.prefix = scratch.prefix().to_owned()).await;
+    let guard = context.acquire(&tool, &name).await;
+    context.release(guard).await;
+    tool.close().await.expect("closed");
+    let clearing = two.clear(&scratch, CLEARED_WITHIN);
+    let _ = context.soon("the scratch names are cleared, or an error says why not", clearing).await;
+    work::assert_busy(&context, &two, &name).await;
+    assert!(kept.is_held(), "clearing the names of one run has freed the lock of another");
+    context.release(kept).await;
 }

@@ -144,7 +144,7 @@ impl State {
                 Ok(Answer::Done)
             }
             Want::Write { token, value } => Ok(Answer::Is(self.register.write(token, value))),
-            Want::Occupants { name } => {
+            Want::Participants { name } => {
                 let seen = self.locks.inspect(&name).await?;
                 let count = seen.holders.len() + seen.waiters.len();
                 Ok(Answer::Count(count.try_into().unwrap_or(u64::MAX)))

@@ -75,7 +75,7 @@ pub enum Want {
         value: u64,
     },
     /// Say how many hold a lock or wait for it.
-    Occupants {
+    Participants {
         /// The lock.
         name: String,
     },
