@@ -234,7 +234,7 @@ fn a_latch_that_another_process_holds_blocks_neither_other_locks_nor_the_end_of_
     let dir = directory();
     let path = dir.path().to_owned();
     let (ended, end) = std::sync::mpsc::channel();
-    let (kept, keeper) = std::sync::mpsc::channel();
+    let (kept, kept_page) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         in_runtime(async {
             let settings =
@@ -264,9 +264,9 @@ fn a_latch_that_another_process_holds_blocks_neither_other_locks_nor_the_end_of_
         ended.send(()).unwrap();
     });
     let ends = end.recv_timeout(Duration::from_secs(20));
-    let keeper = keeper.recv().unwrap();
+    let page = kept_page.recv().unwrap();
     ends.expect("the runtime ends while the latch is kept");
-    drop(keeper);
+    drop(page);
     in_runtime(async {
         let locks = connect(dir.path()).await;
         locks.lock("x").acquire().await.unwrap().release().await.unwrap();

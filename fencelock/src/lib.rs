@@ -35,7 +35,7 @@ pub const SCHEMES: &[Scheme] = &[
 ];
 
 /// Administration of the nodes of a `redlock://` URL: declare them new, show their status, replace
-/// the set. `fencelock redlock` does this at the command line.
+/// the set. `fencelock redlock` does this on the command line.
 #[cfg(feature = "redlock")]
 pub mod redlock {
     pub use fencelock_redis::redlock::{

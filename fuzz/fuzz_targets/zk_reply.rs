@@ -1,4 +1,4 @@
-//! Any nodes that a ZooKeeper server lists are a queue, and nobody is granted who does not stand in
+//! Any nodes that a ZooKeeper server lists are a queue, and no client is granted that is not in
 //! it.
 
 #![no_main]

@@ -91,7 +91,7 @@ async fn contention_causes_no_thundering_herd() {
     // Loads the scripts, so that no call is counted twice.
     release(acquire(&stores[0], "warm").await).await;
     let (before, started) = (calls(&quorum.nodes).await, Instant::now());
-    let contenders = stores.iter().cycle().take(STORES * EACH).map(|locks| {
+    let clients = stores.iter().cycle().take(STORES * EACH).map(|locks| {
         let locks = locks.clone();
         tokio::spawn(async move {
             let mut worker = Worker::new();
@@ -104,9 +104,9 @@ async fn contention_causes_no_thundering_herd() {
             worker.into_events()
         })
     });
-    let contenders: Vec<_> = contenders.collect();
+    let clients: Vec<_> = clients.collect();
     let all =
-        within(Duration::from_secs(100), "all clients were granted the lock", join_all(contenders))
+        within(Duration::from_secs(100), "all clients were granted the lock", join_all(clients))
             .await;
     let took = started.elapsed();
     let calls = calls(&quorum.nodes).await - before;

@@ -138,7 +138,7 @@ async fn nothing_stays_in_a_store_that_was_named() {
     assert_eq!((code, &*keys().await), (0, "lock:orders"), "{printed}");
 
     let child = command(&directory, &[&server.url()]).spawn().expect("it starts");
-    // It measures crowds with a lock each.
+    // It measures many clients with a lock each.
     while keys().await.lines().count() < 50 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -228,7 +228,7 @@ impl ClientPool {
             let mut occupied = Vec::new();
             for lock in 0..self.options.workload.locks {
                 let name = super::lock_name(lock);
-                match first.peer.ask(Want::Occupants { name: name.clone() }).await {
+                match first.peer.ask(Want::Participants { name: name.clone() }).await {
                     Ok(Answer::Count(0)) => {}
                     Ok(Answer::Count(n)) => {
                         occupied.push(format!("{name}: {n} holders or waiters"));

@@ -146,7 +146,7 @@ impl Processes {
             children.entry(process.parent).or_default().push(process);
         }
         // A process leaves the map as it is reached, so that no parent is followed twice: a number
-        // that got another meaning while we read may close a circle.
+        // that was given to another process meanwhile may form a cycle.
         let mut below = children.remove(&root.as_raw_pid()).unwrap_or_default();
         let mut outside: Vec<&Process> = self.get(root).into_iter().collect();
         below.retain(|child| {

@@ -74,7 +74,7 @@ fn sections(comparison: &Comparison, stores: &[Named<'_>]) -> Vec<Section> {
     let mut sections = vec![
         section("summary", "Summary", overview::section(comparison, stores)),
         section("speed", "Speed", speed::section(comparison, stores)),
-        section("hand-off", "RoundFaults-over", hand_off::section(stores)),
+        section("hand-off", "Hand-off", hand_off::section(stores)),
         section("failures", "Failures", timelines::section(stores)),
         section("faults", "Two holders at once", faults::section(stores)),
         section("cost", "Cost of a lock", cost::section(stores)),

@@ -64,7 +64,7 @@ fn chart(shown: &[Named<'_>]) -> Markup {
         .collect();
     let clients = hand_offs().map(|it| it.clients).max().unwrap_or(0);
     Figure {
-        title: "RoundFaults-over latency, cumulative".to_owned(),
+        title: "Hand-off latency, cumulative".to_owned(),
         alternative: said.join("; "),
         caption: html! {
             (clients) " clients hold or wait for one lock. The axis of time is logarithmic."
@@ -99,5 +99,5 @@ fn figures(shown: &[Named<'_>]) -> Markup {
         ]);
         Some(row)
     };
-    table("RoundFaults-over latency and fairness", &columns, shown.iter().filter_map(row).collect())
+    table("Hand-off latency and fairness", &columns, shown.iter().filter_map(row).collect())
 }
