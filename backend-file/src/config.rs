@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fencelock_core::config::{current_runtime, invalid, start_clock};
+use fencelock_core::backend::{current_runtime, invalid, start_clock};
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Locks, Result, Settings};
 use tokio::runtime::Handle;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::config::{current_runtime, invalid, start_clock};
+use fencelock_core::backend::{current_runtime, invalid, start_clock};
 use fencelock_core::sync::Mutex;
 use fencelock_core::url::{Params, StoreUrl};
 use fencelock_core::{Guard, Locks, Result, Settings};

@@ -29,8 +29,8 @@ pub(crate) fn run_if_asked() -> Option<ExitCode> {
     if error.kind() == io::ErrorKind::NotFound {
         eprintln!(
             "fencelock: {command} is a command of {PROGRAM}, which is neither next to this program nor \
-             on PATH; run `cargo run -p {PROGRAM} -- {command} ...` in the repository, or install it: \
-             `cargo install {PROGRAM}`"
+             on PATH; run `cargo run -p {PROGRAM} -- {command} ...` in the repository, or install it from \
+             there: `cargo install --path lab`"
         );
         return Some(ExitCode::from(EX_USAGE));
     }

@@ -4,7 +4,7 @@
 //! same program in a process group of its own, starts the command and kills it when the wrapper is
 //! gone or out of time; the command leads a third group. They are in [`process`].
 //!
-//! [`job`] is the story of one run, [`supervise`] its middle: from the command's start to its end.
+//! [`job`] is one run from start to end, [`supervise`] its middle: from the command's start to its end.
 //! The rest is one idea per file: [`options`], [`environment`], [`waiting`], [`store`], [`terminal`],
 //! [`signals`], [`exit`], [`status`].
 

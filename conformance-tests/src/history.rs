@@ -203,7 +203,7 @@ impl Worker {
     }
 
     /// Asks the guard for how long it may be believed in; `false` when it may not.
-    pub fn look(&mut self, guard: &Guard, claim: ClaimId) -> bool {
+    pub fn observe(&mut self, guard: &Guard, claim: ClaimId) -> bool {
         let until = valid_until(guard);
         let held = guard.is_held();
         self.record(claim, if held { What::Valid { until } } else { What::Lost });
@@ -215,7 +215,7 @@ impl Worker {
     /// # Errors
     /// As [`Guard::release`].
     pub async fn release(&mut self, guard: Guard, claim: ClaimId) -> Result<()> {
-        self.look(&guard, claim);
+        self.observe(&guard, claim);
         self.record(claim, What::ReleaseInvoked);
         let released = guard.release().await;
         self.record(

@@ -3,7 +3,7 @@
 //! Applications use the `fencelock` crate, which re-exports this one. The author of a backend
 //! implements [`DistributedLock`]; waiting, renewing, cancelling and cleaning up are done here, once.
 
-pub mod config;
+pub mod backend;
 mod engine;
 mod guard;
 mod lock;
@@ -25,9 +25,7 @@ pub use store::distributed_lock::{
     RenewOutcome, Residue, Snapshot, WaiterCheck,
 };
 pub use store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
-pub use store::registry::{ClaimRegistry, shrink_after_burst};
 pub use store::scratch::Scratch;
-pub use time::backoff::Backoff;
 pub use time::boot_clock::BootClock;
 pub use time::moment::{Clock, Moment, TokioClock, lease_end};
 pub use types::error::{Error, ErrorKind, LostReason, Operation, Result};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::current_runtime;
+use crate::backend::current_runtime;
 use crate::engine::cleanup::Reaper;
 use crate::engine::client::{ClientInner, silent};
 use crate::engine::connection::{Bound, Connection};

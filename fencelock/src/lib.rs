@@ -116,23 +116,17 @@ pub fn connect_lazy(url: &str) -> Result<Locks> {
 
 /// Connects to the store that `FENCELOCK_URL` names.
 ///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+/// let locks = fencelock::connect_from_env().await?; // FENCELOCK_URL=redis://localhost
+/// # locks.close().await }
+/// ```
+///
 /// # Errors
 /// As [`connect`]; [`ErrorKind::InvalidArgument`] when the variable is not set.
 ///
 /// # Cancel safety
 /// Cancel safe.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
-/// let locks = match fencelock::connect_from_env().await {
-///     Ok(locks) => locks,
-///     Err(error) => {
-///         eprintln!("{error}"); // names the variable, fencelock::URL_VARIABLE
-///         fencelock::connect("mem://?ttl=10s").await?
-///     }
-/// };
-/// # locks.close().await }
-/// ```
 pub async fn connect_from_env() -> Result<Locks> {
     match std::env::var(URL_VARIABLE) {
         Ok(url) => connect(&url).await,

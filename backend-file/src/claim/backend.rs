@@ -15,7 +15,7 @@ use fencelock_core::{
 use crate::claim::acquisition::FileAcquisition;
 use crate::claim::operator;
 use crate::claim::store::Store;
-use crate::claim::waiter_check::{CHECK_INTERVAL, check_lock, result_for};
+use crate::claim::waiter_check::{CHECK_INTERVAL, check_lock, results};
 use crate::lock::queue_guard::QueueGuard;
 
 static ON_DISK: Profile = profile(TokenOrder::Data);
@@ -83,7 +83,7 @@ impl DistributedLock for Store {
             };
         };
         let checked = checked?;
-        Ok(waiting.iter().map(|waiter| result_for(waiter.ticket(), &checked)).collect())
+        Ok(results(waiting.iter().map(|waiter| waiter.ticket()), &checked))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {

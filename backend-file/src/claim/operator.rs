@@ -64,7 +64,7 @@ pub(crate) fn evict(
     notifications.with_pipe_open();
     // The owner is notified before the commit. If this process dies now, the owner finds its entry
     // still there; if it died after the commit, a holder that was not notified could continue for
-    // ever. The owner waits for the latch to look.
+    // ever. The owner waits for the latch before it reads.
     notifications.notify(&removed, wake_pipe);
     inheritance::revoke(guard.files()?.dir(), &removed);
     guard.commit()?;

@@ -41,17 +41,26 @@ pub(crate) async fn check_lock(store: &Store, lock: &Arc<FileLock>) -> Result<Pe
     Ok(Peek::Gone)
 }
 
-/// What the waiter with `ticket` has to do after its lock was `checked`.
-pub(crate) fn result_for(ticket: Option<u64>, checked: &Peek) -> WaiterCheck {
-    let attempt = match checked {
-        Peek::Busy => false,
-        Peek::Gone => true,
-        // A waiter whose entry is gone, or whose turn has come, missed its wake-up or is about to
-        // get it.
-        Peek::Queue(queue) => {
-            let at = ticket.and_then(|ticket| queue.position(ticket));
-            at.is_none_or(|at| queue.fits(at))
-        }
+/// What the waiters with `tickets` have to do after their lock was `checked`.
+pub(crate) fn results(
+    tickets: impl Iterator<Item = Option<u64>>,
+    checked: &Peek,
+) -> Vec<WaiterCheck> {
+    let next = match checked {
+        Peek::Queue(queue) => queue.next_to_hold(),
+        Peek::Busy | Peek::Gone => None,
     };
-    if attempt { WaiterCheck::Attempt } else { WaiterCheck::Again(CHECK_INTERVAL) }
+    let result = |ticket: Option<u64>| {
+        let attempt = match checked {
+            Peek::Busy => false,
+            Peek::Gone => true,
+            // A waiter whose entry is gone, or whose turn has come, missed its wake-up or is about
+            // to get it.
+            Peek::Queue(queue) => {
+                ticket.and_then(|ticket| queue.position(ticket)).is_none_or(|at| next == Some(at))
+            }
+        };
+        if attempt { WaiterCheck::Attempt } else { WaiterCheck::Again(CHECK_INTERVAL) }
+    };
+    tickets.map(result).collect()
 }

@@ -9,6 +9,7 @@
 //! moved out. This does not rely on kernel settings (`fs.protected_*`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, openat};
 use rustix::io::{self, Errno};
@@ -162,10 +163,13 @@ fn make_dir(parent: BorrowedFd<'_>) -> io::Result<String> {
     }
 }
 
-/// A name for a draft, another one for each call.
+/// A name for a draft, another one for each call. The time is for a process that has the id of an
+/// earlier one, whose draft may still be there.
 pub(crate) fn draft_name() -> String {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
     let nanoseconds = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec;
-    format!("{DRAFT}{}-{nanoseconds}", std::process::id())
+    format!("{DRAFT}{}-{nanoseconds}-{number}", std::process::id())
 }
 
 /// Opens the directory `name`, if only this user has access to it.

@@ -43,7 +43,8 @@ pub(crate) enum Peek {
     Queue(Queue),
     /// A request of this process is under way, or the queue is being written.
     Busy,
-    /// The page was removed, replaced or lost: every waiter has to attempt.
+    /// The page was removed, replaced or lost, or a check has just changed it: every waiter has to
+    /// attempt.
     Gone,
 }
 

@@ -64,8 +64,12 @@ impl<'a> State<'a> {
     /// Opens the state file in the directory `dir` at `path`.
     pub(crate) fn open(dir: BorrowedFd<'_>, path: &'a Path) -> Result<State<'a>> {
         let file = regular_file::open(dir, STATE).map_err(|errno| match errno {
-            Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | NOT_OURS => {
-                let why = "it is not a regular file without a second name (a hard link)";
+            Errno::NOENT => foreign(&path.join(STATE), "it is missing"),
+            Errno::LOOP | Errno::ISDIR | Errno::NXIO => {
+                foreign(&path.join(STATE), "it is not a regular file")
+            }
+            NOT_OURS => {
+                let why = "it is not a regular file, or it has a second name (a hard link)";
                 foreign(&path.join(STATE), why)
             }
             errno => failed("open", &path.join(STATE), errno),

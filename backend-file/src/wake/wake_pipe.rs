@@ -9,7 +9,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_core::{ClaimRegistry, Label, Result};
+use fencelock_core::backend::ClaimRegistry;
+use fencelock_core::{Label, Result};
 use rustix::fs::OFlags;
 use rustix::io::{self, Errno};
 use tokio::io::Interest;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::Result;
-use fencelock_core::config::invalid;
+use fencelock_core::backend::invalid;
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
 
 use super::host::HostPort;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencelock_core::Result;
-use fencelock_core::config::current_runtime;
+use fencelock_core::backend::current_runtime;
 use tokio::runtime::Handle;
 
 use super::access::{Access, AddressMap, Timeouts};

@@ -12,7 +12,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_core::{Backoff, Error, Result};
+use fencelock_core::backend::Backoff;
+use fencelock_core::{Error, Result};
 use futures_util::poll;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};

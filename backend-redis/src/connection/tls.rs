@@ -59,7 +59,7 @@ mod secured {
     use std::path::Path;
     use std::sync::Arc;
 
-    use fencelock_core::config::{invalid, read_certificate_file};
+    use fencelock_core::backend::{invalid, read_certificate_file};
     use fencelock_core::{Error, ErrorKind, Result};
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -193,7 +193,7 @@ impl Tls {
     pub(crate) fn load(self) -> Result<Secured> {
         let message = "this program was built without the feature tls of fencelock-redis, which \
                        rediss:// needs";
-        Err(fencelock_core::config::invalid(message))
+        Err(fencelock_core::backend::invalid(message))
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::config::{invalid, start_clock};
+use fencelock_core::backend::{invalid, start_clock};
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 use fencelock_core::{
     ErrorKind, Liveness, Locks, Modes, Order, Profile, Reach, RenewalPlan, Result, Settings,

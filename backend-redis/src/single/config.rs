@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::config::{invalid, start_clock};
+use fencelock_core::backend::{invalid, start_clock};
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Locks, Result, Settings};
 

@@ -1,7 +1,8 @@
 //! Routes the server's pushes to the live claims of this client.
 
 use async_trait::async_trait;
-use fencelock_core::{ClaimRegistry, Result};
+use fencelock_core::Result;
+use fencelock_core::backend::ClaimRegistry;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;

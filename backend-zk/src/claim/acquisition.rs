@@ -122,7 +122,7 @@ impl ZkAcquisition {
             }
         }
         let access = &self.pool.access;
-        // Before the request is sent: from here on a release has to look for the node.
+        // Before the request is sent: from here on a release has to find the node.
         self.set_node_state(NodeState::InDoubt(slot.clone()));
         let label = claim.label().as_str();
         match node::create(&slot, access, lock, &prefix, label).await {
@@ -211,8 +211,10 @@ impl ZkAcquisition {
         tracing::warn!(claim = ?self.claim, "the lock has no sequence numbers left");
         node.delete().await?;
         self.clear();
+        if batch::delete_if_empty(node.session(), node.lock()).await? {
+            return Ok(None);
+        }
         Ok(match self.claim.if_busy() {
-            _ if batch::delete_if_empty(node.session(), node.lock()).await? => None,
             IfBusy::Refuse => Some(AttemptOutcome::Busy { rest: Residue::Nothing }),
             // Without a node, the next check has it attempt again.
             IfBusy::Queue => Some(waiting(node.session())),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fencelock_core::Result;
-use fencelock_core::config::invalid;
+use fencelock_core::backend::invalid;
 use zookeeper_client::Connector;
 #[cfg(feature = "sasl")]
 use zookeeper_client::SaslOptions;

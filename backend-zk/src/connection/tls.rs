@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fencelock_core::Result;
-use fencelock_core::config::invalid;
+use fencelock_core::backend::invalid;
 use zookeeper_client::Connector;
 
 /// The certificates of an encrypted connection: the servers' authority, and the client's own.
@@ -35,7 +35,7 @@ impl Tls {
 impl Tls {
     /// Reads the files into `connector`.
     pub(crate) fn put_into(&self, connector: Connector) -> Result<Connector> {
-        use fencelock_core::config::read_certificate_file;
+        use fencelock_core::backend::read_certificate_file;
         use zookeeper_client::TlsOptions;
         // With two providers in a program rustls chooses neither by itself, and panics.
         if rustls::crypto::CryptoProvider::get_default().is_none() {

@@ -5,7 +5,7 @@
 //! the server's own `/zookeeper`.
 
 use fencelock_core::Result;
-use fencelock_core::config::invalid;
+use fencelock_core::backend::invalid;
 
 /// The longest path of a lock. A server answers a request that is too large by closing the
 /// connection, which looks like a temporary failure.
@@ -14,7 +14,8 @@ const MAX_PATH: usize = 8 * 1024;
 /// The path of the lock `key` under `root`, which is `/` or has no `/` at its end.
 ///
 /// # Errors
-/// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for a path that is too long, by its prefix.
+/// [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument) for a path that is too long, by its
+/// prefix.
 pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
     let mut path = String::with_capacity(root.len() + key.len() + 1);
     path.push_str(root);

@@ -13,8 +13,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fencelock_core::Claim;
+use fencelock_core::backend::ClaimRegistry;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Claim, ClaimRegistry};
 
 /// Bytes of paths in one session. The transport's limit is 128 KiB; the rest is for watches that are
 /// not wanted any more, while their tasks have not ended yet.
@@ -131,7 +132,8 @@ impl Reservation {
 
     /// Releases the share for waiting.
     pub(crate) fn stop_waiting(&self) {
-        self.budget.state.lock().reserved -= self.predecessor.swap(0, Ordering::AcqRel);
+        let unused = self.predecessor.swap(0, Ordering::AcqRel);
+        self.budget.state.lock().reserved -= unused;
     }
 
     /// Reserves room for watches on the nodes ahead of the claim; `None` when there is too little.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use fencelock_core::shrink_after_burst;
+use fencelock_core::backend::shrink_after_burst;
 use fencelock_core::sync::Mutex;
 
 /// The marks of a session's nodes that wait, or have waited, by their paths.

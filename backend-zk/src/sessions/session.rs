@@ -279,7 +279,11 @@ impl Session {
                 states.changed().await;
             }
         };
-        let _ = tokio::time::timeout(self.timeout / 5, ended).await;
+        tokio::select! {
+            () = ended => {}
+            // Not by tokio's time, which the caller's runtime may lack.
+            () = self.clock.sleep_until(self.clock.now() + self.timeout / 5) => {}
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The story of one run: connect, wait for the lock, run the command, release, report.
+//! One run: connect, wait for the lock, run the command, release, report.
 
 use std::time::Duration;
 

@@ -277,7 +277,7 @@ fn excludes(one: Mode, other: Mode) -> bool {
     !matches!((one, other), (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)))
 }
 
-fn tokens(lock: &str, spans: &[Span], told_first: bool) -> Vec<Violation> {
+fn tokens(lock: &str, spans: &[Span], reported_first: bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut seen = BTreeSet::new();
     for (_, Grant { token, .. }) in grants(spans) {
@@ -289,7 +289,7 @@ fn tokens(lock: &str, spans: &[Span], told_first: bool) -> Vec<Violation> {
         .iter()
         .filter_map(|span| {
             let grant = span.in_order()?;
-            Some((if told_first { span.invoked } else { grant.surely() }, grant))
+            Some((if reported_first { span.invoked } else { grant.surely() }, grant))
         })
         .collect();
     let mut by_report: Vec<Grant> = by_asking.iter().map(|(_, grant)| *grant).collect();

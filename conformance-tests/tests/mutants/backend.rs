@@ -122,7 +122,7 @@ impl DistributedLock for Server {
                 let at = queue.entries.iter().position(|entry| {
                     server.is(Mutant::EvictsAnyClaim) || participant_id(server, entry) == *who
                 });
-                let gone = match server.is(Mutant::EvictsNobody) {
+                let gone = match server.is(Mutant::EvictsNone) {
                     true => at.map(|at| queue.entries[at].claim.clone()),
                     false => at.map(|at| queue.entries.remove(at).claim),
                 };

@@ -156,7 +156,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::EvictsAnyClaim,
         &[Suite("inspecting::evicting_an_unknown_participant_changes_nothing")],
     ),
-    (Mutant::EvictsNobody, &[Suite("inspecting::an_evicted_holder_is_lost")]),
+    (Mutant::EvictsNone, &[Suite("inspecting::an_evicted_holder_is_lost")]),
     (Mutant::NoAdoption, &[SeedsOfSessions]),
     (Mutant::NoSync, &[SeedsOfSessions]),
     (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(BACKENDS, "a_read_is_no_heartbeat")]),

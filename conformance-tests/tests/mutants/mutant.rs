@@ -85,7 +85,7 @@ pub(crate) enum Mutant {
     /// Evict removes any holder.
     EvictsAnyClaim,
     /// Evict answers yes and does nothing.
-    EvictsNobody,
+    EvictsNone,
     // Sessions.
     /// A create with a lost reply is sent again instead of looked for.
     NoAdoption,

@@ -140,7 +140,14 @@ impl AcquireLoop<'_> {
                     let since = self.client.now();
                     let limit = hold_limit(&self.claim().request, asked, since);
                     let period = self.renewal_period();
-                    return self.grant(Grant { token, asked, since, valid_until, limit, period });
+                    return self.grant(Grant {
+                        token,
+                        asked,
+                        since,
+                        first_valid_until: valid_until,
+                        limit,
+                        period,
+                    });
                 }
                 Ok(AttemptOutcome::Busy { rest }) => {
                     if rest == Residue::Nothing {
@@ -260,7 +267,7 @@ impl AcquireLoop<'_> {
 
     fn grant(&self, grant: Grant) -> Result<OwnedHold> {
         let (client, claim) = (self.client, self.claim());
-        if grant.valid_until <= grant.since || grant.limit.at <= grant.since {
+        if grant.first_valid_until <= grant.since || grant.limit.at <= grant.since {
             return Err(Error::new(
                 ErrorKind::Lost,
                 "granted, but its validity had ended before the answer was read; \

@@ -53,7 +53,8 @@ pub(crate) struct Grant {
     pub(crate) asked: Moment,
     /// When the answer was read.
     pub(crate) since: Moment,
-    pub(crate) valid_until: Moment,
+    /// As the store granted it. What counts is [`Hold::valid_until`], which renewals move.
+    pub(crate) first_valid_until: Moment,
     pub(crate) limit: Limit,
     /// The time between two renewals, if it is renewed.
     pub(crate) period: Option<Duration>,
@@ -71,7 +72,7 @@ impl Hold {
             grant,
             span,
             metrics,
-            until: AtomicU64::new(grant.valid_until.min(grant.limit.at).as_nanos()),
+            until: AtomicU64::new(grant.first_valid_until.min(grant.limit.at).as_nanos()),
             ending: OnceLock::new(),
             changed: Notify::new(),
         }

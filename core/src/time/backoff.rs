@@ -8,7 +8,7 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// let mut backoff = fencelock_core::Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+/// let mut backoff = fencelock_core::backend::Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
 /// assert!(backoff.next("host pid 7") > Duration::from_millis(5));
 /// assert!(backoff.next("host pid 7") > Duration::from_millis(10));
 /// ```

@@ -19,9 +19,12 @@ use crate::types::error::{Result, invalid};
 /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
 /// let guard = locks.lock("orders/42").acquire().await?;
 /// let mut largest_seen = 0; // kept by the resource, such as a column of a database
-/// let token = i64::from(guard.fencing_token());
-/// assert!(token > largest_seen, "a later holder has written already");
-/// largest_seen = token;
+/// for _ in 0..2 {
+///     // With each write.
+///     let token = i64::from(guard.fencing_token());
+///     assert!(token >= largest_seen, "a later holder has written already");
+///     largest_seen = token;
+/// }
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::mistake::did_you_mean;
 use super::store_url::StoreUrl;
-use crate::config::{current_runtime, invalid};
+use crate::backend::{current_runtime, invalid};
 use crate::engine::client::ClientInner;
 use crate::engine::connection::{Bound, Connection, Pending, Progress, is_transient};
 use crate::locks::Locks;

@@ -5,7 +5,7 @@
 
 use std::net::Ipv6Addr;
 
-use crate::config::invalid;
+use crate::backend::invalid;
 use crate::types::error::Result;
 
 /// The hosts of a list such as `h1:6379,h2`, as [`StoreUrl::hosts`](super::StoreUrl::hosts) reads them.

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::mistake::did_you_mean;
-use crate::config::invalid;
+use crate::backend::invalid;
 use crate::types::error::Result;
 use crate::types::options::{Settings, Ttl, parse_duration};
 use crate::types::token::TokenEpoch;

@@ -5,7 +5,7 @@ use std::fmt;
 use percent_encoding::percent_decode_str;
 
 use super::{hosts, params};
-use crate::config::invalid;
+use crate::backend::invalid;
 use crate::types::error::Result;
 use crate::types::options::Settings;
 use params::Params;

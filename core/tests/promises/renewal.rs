@@ -3,6 +3,7 @@
 use std::future::pending;
 
 use fencelock_core::{Guard, Locks, RenewOutcome};
+#[cfg(feature = "metrics")]
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
@@ -12,6 +13,7 @@ fn renewal(call: &Call) -> bool {
     *call == Call::Renew
 }
 
+#[cfg(feature = "metrics")]
 #[tokio::test(start_paused = true)]
 async fn a_thousand_holds_that_are_woken_together_are_renewed_together() {
     let recorder = DebuggingRecorder::new();
@@ -30,6 +32,7 @@ async fn a_thousand_holds_that_are_woken_together_are_renewed_together() {
 }
 
 /// The number of renewal batches in the histogram.
+#[cfg(feature = "metrics")]
 fn batches(snapshotter: &Snapshotter) -> usize {
     let seen = snapshotter.snapshot().into_vec();
     let records = seen.into_iter().map(|(key, _, _, value)| match value {

@@ -33,7 +33,7 @@ pub(super) struct Outlet<'a> {
     settings: watch::Receiver<Settings>,
     splitter: Option<Splitter>,
     /// The receiver is gone: whatever comes is thrown away.
-    deaf: bool,
+    receiver_gone: bool,
 }
 
 /// What the settings want done with the bytes at hand.
@@ -56,7 +56,7 @@ impl<'a> Outlet<'a> {
     ) -> Self {
         let splitter = shared.framing.map(|framing| Splitter::new(framing, direction));
         let settings = shared.settings.subscribe();
-        Self { direction, shared, link, to, queue, back, settings, splitter, deaf: false }
+        Self { direction, shared, link, to, queue, back, settings, splitter, receiver_gone: false }
     }
 
     /// Runs until the connection has to be closed, and says how.
@@ -171,7 +171,7 @@ impl<'a> Outlet<'a> {
 
     async fn write(&mut self, at: Instant, bytes: &[u8]) -> Result<(), Close> {
         let mut rest = bytes;
-        while !rest.is_empty() && !self.deaf {
+        while !rest.is_empty() && !self.receiver_gone {
             if let Passage::Closed = self.turn(at).await? {
                 self.count_swallowed(rest.len());
                 return Ok(());
@@ -194,7 +194,7 @@ impl<'a> Outlet<'a> {
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => {
-                    self.deaf = true;
+                    self.receiver_gone = true;
                     // On a real line the receiver's host would answer with an RST, which has to
                     // take the way back with all its faults.
                     let _ = self.back.send(Item::new(What::Reset));

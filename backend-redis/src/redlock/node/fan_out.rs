@@ -98,3 +98,29 @@ impl<'a, T> FanOut<'a, T> {
         self.pending().next().is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_are_sent_under_the_guard_or_not_at_all() {
+        let (state, sent) = (Mutex::new(()), AtomicUsize::new(0));
+        let mut fan_out = FanOut::new();
+        for node in 0..3 {
+            let (state, sent) = (&state, &sent);
+            fan_out.ask(node, async move {
+                assert!(state.try_lock().is_err(), "a release could be sent first");
+                sent.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            });
+        }
+        assert!(!fan_out.send(|| None::<()>).await);
+        assert_eq!(sent.load(Ordering::Relaxed), 0, "an extension after a release");
+        assert!(fan_out.send(|| state.lock().ok()).await);
+        assert_eq!(sent.load(Ordering::Relaxed), 3);
+    }
+}

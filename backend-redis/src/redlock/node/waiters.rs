@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use fencelock_core::Claim;
+use fencelock_core::backend::shrink_after_burst;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Claim, shrink_after_burst};
 use uuid::Uuid;
 
 use crate::redlock::node_set::NodeSet;

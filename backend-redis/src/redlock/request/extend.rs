@@ -35,10 +35,7 @@ impl QuorumClaim {
         }
         let while_granted = || {
             let mut state = self.state();
-            let Phase::Granted(_) = state.phase else { return None };
-            // The grant may be reinstalled wherever an extension is requested.
-            state.add_residue(&grant.identity, eligible.nodes());
-            Some(state)
+            state.may_extend(&grant.identity, eligible.nodes()).then_some(state)
         };
         if !fan_out.send(while_granted).await {
             return Ok(RenewOutcome::Lost);

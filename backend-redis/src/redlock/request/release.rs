@@ -57,7 +57,7 @@ impl QuorumClaim {
     async fn collect_rollback(&self, requests: &mut ReleaseRequests) {
         while let Some((node, reply)) = requests.next().await {
             if let Ok((identity, _)) = reply {
-                self.state().remove_residue(&identity, node);
+                self.state().rolled_back(&identity, node);
             }
         }
     }

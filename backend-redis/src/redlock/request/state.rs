@@ -158,6 +158,24 @@ impl State {
         self.residues.retain(|residue| !residue.nodes.is_empty());
     }
 
+    /// Records that `node` has rolled a round back. Once a release has begun, only the reply to that
+    /// counts: a roll-back may have left the waiter in the queue.
+    pub(super) fn rolled_back(&mut self, identity: &Arc<str>, node: usize) {
+        if !matches!(self.phase, Phase::Releasing(_)) {
+            self.remove_residue(identity, node);
+        }
+    }
+
+    /// Whether an extension may be sent to `nodes`. Each of them may reinstall the grant.
+    pub(super) fn may_extend(&mut self, identity: &Arc<str>, nodes: NodeSet) -> bool {
+        let is_granted =
+            matches!(&self.phase, Phase::Granted(grant) if grant.identity == *identity);
+        if is_granted {
+            self.add_residue(identity, nodes);
+        }
+        is_granted
+    }
+
     /// Begins the release of everything that nodes may have, or prepares to repeat it.
     pub(super) fn begin_release(&mut self, waiter: &str) {
         let granted = match &self.phase {
@@ -252,5 +270,44 @@ pub(super) fn read_bool(reply: &Value) -> Option<bool> {
         Value::Int(1) => Some(true),
         Value::Int(0) => Some(false),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAITER: &str = "x 10000 client 0123456789abcdef0123456789abcdef label";
+
+    fn waiting() -> (State, Arc<str>) {
+        let round: Arc<str> = of_round(WAITER, 1).into();
+        let mut state = State { rounds: 1, ..State::default() };
+        state.add_residue(&round, NodeSet::of([0]));
+        state.queued_at = NodeSet::of([0, 1, 2]);
+        (state, round)
+    }
+
+    #[test]
+    fn a_late_reply_to_a_roll_back_does_not_end_the_release_of_the_queue_entry() {
+        let (mut state, round) = waiting();
+        // The roll-back that keeps the waiter queued was sent to node 0; its reply is under way.
+        state.begin_release(WAITER);
+        // As `collect_rollback` does when it arrives.
+        state.rolled_back(&round, 0);
+        let left = state.residues.iter().fold(NodeSet::default(), |all, one| all | one.nodes);
+        assert!(left.contains(0), "the waiter may still be in node 0's queue: {left:?}");
+    }
+
+    #[test]
+    fn no_extension_is_sent_after_a_release() {
+        let (mut state, round) = waiting();
+        assert!(!state.may_extend(&round, NodeSet::of([1])), "not granted yet");
+        let grant =
+            Grant { identity: round.clone(), token: "1".to_owned(), possession: Mutex::default() };
+        state.phase = Phase::Granted(Arc::new(grant));
+        assert!(state.may_extend(&round, NodeSet::of([1])));
+        assert!(state.residues[0].nodes == NodeSet::of([0, 1]), "to be released there, too");
+        state.begin_release(WAITER);
+        assert!(!state.may_extend(&round, NodeSet::of([1])));
     }
 }

@@ -21,9 +21,7 @@ const GROUP: &str = "tokens";
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "tokens_of_exclusive_grants_rise", &[], |c| Box::pin(rise(c))),
     behaviour(GROUP, "tokens_rise_across_losses", &[], |c| Box::pin(losses(c))),
-    behaviour(GROUP, "tokens_rise_after_all_clients_have_left", &[], |c| {
-        Box::pin(everybody_left(c))
-    }),
+    behaviour(GROUP, "tokens_rise_after_all_clients_have_left", &[], |c| Box::pin(all_left(c))),
     behaviour(GROUP, "tokens_rise_over_other_modes", &[], |c| Box::pin(modes(c))),
     behaviour(GROUP, "tokens_of_shared_grants_are_unique", &[Need::Shared], |c| {
         Box::pin(unique(c, How::Shared))
@@ -87,7 +85,7 @@ async fn losses(context: Arc<Context>) {
 }
 
 /// A counter in the lock's own key restarts with the next client.
-async fn everybody_left(context: Arc<Context>) {
+async fn all_left(context: Arc<Context>) {
     let name = context.name("lock");
     let mut last = None;
     for _ in 0..3 {
@@ -167,7 +165,7 @@ async fn register(context: Arc<Context>) {
     let acquired = old.acquire_lock(&lock, &name, How::Exclusive);
     let (stale, first) = context.soon("acquired", acquired).await.expect("acquired");
     work::until_lost(&context, &stale).await;
-    old.look(&stale, first);
+    old.observe(&stale, first);
     let acquired = new.acquire(&two, &name, How::Exclusive);
     let (guard, second) = context.soon("acquired", acquired).await.expect("acquired");
     let write = |worker: &mut Worker, claim, token: FencingToken, value| {

@@ -24,7 +24,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
         Box::pin(evict_waiter(c))
     }),
     behaviour(GROUP, "evicting_an_unknown_participant_changes_nothing", &[], |c| {
-        Box::pin(evict_nobody(c))
+        Box::pin(evict_unknown(c))
     }),
     behaviour(GROUP, "the_raw_store_agrees", &[Need::Backdoor(Backdoor::Inspect)], |c| {
         Box::pin(behind(c))
@@ -134,7 +134,7 @@ async fn evict_waiter(context: Arc<Context>) {
     context.release(second).await;
 }
 
-async fn evict_nobody(context: Arc<Context>) {
+async fn evict_unknown(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let guard = context.acquire(&locks, &name).await;
@@ -161,10 +161,13 @@ async fn behind(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let store = context.store();
-    assert!(!store.is_locked(&name).await.expect("a look"));
+    assert!(!store.is_locked(&name).await.expect("inspected"));
     let guard = context.acquire(&locks, &name).await;
-    assert!(store.is_locked(&name).await.expect("a look"), "a guard, but nothing in the store");
-    assert!(!store.leftovers().await.expect("a look").is_empty(), "the look sees nothing at all");
+    assert!(store.is_locked(&name).await.expect("inspected"), "a guard, but nothing in the store");
+    assert!(
+        !store.leftovers().await.expect("inspected").is_empty(),
+        "the inspection finds nothing"
+    );
     context.release(guard).await;
-    assert!(!store.is_locked(&name).await.expect("a look"), "released, but still in the store");
+    assert!(!store.is_locked(&name).await.expect("inspected"), "released, but still in the store");
 }

@@ -245,11 +245,11 @@ async fn frozen(context: Arc<Context>) {
     let guard = context.acquire(&locks, &name).await;
     let ttl = Duration::from_secs(600).min(context.longest_ttl());
     let lock = client.lock(&name).ttl(ttl);
-    let (looks, looked) = (locks.clone(), name.clone());
+    let (observer, observed) = (locks.clone(), name.clone());
     let (waiting, acquired) = tokio::sync::oneshot::channel();
     let queued = frozen_runtime.run(async move {
         tokio::spawn(async move { waiting.send(lock.acquire().await) });
-        while looks.inspect(&looked).await.expect("inspect answers").waiters.is_empty() {
+        while observer.inspect(&observed).await.expect("inspect answers").waiters.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });

@@ -157,7 +157,7 @@ impl Client {
     async fn hold_for_long(&mut self, guard: &Guard, claim: ClaimId) {
         for _ in 0..30 {
             sleep(self.workload.ttl / 20).await;
-            if !self.history.look(guard, claim) {
+            if !self.history.observe(guard, claim) {
                 break;
             }
         }
@@ -166,12 +166,12 @@ impl Client {
     async fn leave(&mut self, guard: Guard, claim: ClaimId) {
         match self.random.random_range(0..20) {
             0 => {
-                self.history.look(&guard, claim);
+                self.history.observe(&guard, claim);
                 self.history.record(claim, What::ReleaseInvoked);
                 drop(guard);
             }
             1 => {
-                self.history.look(&guard, claim);
+                self.history.observe(&guard, claim);
                 self.history.record(claim, What::ReleaseInvoked);
                 // Dropped on its way.
                 let _ = timeout(Duration::ZERO, guard.release()).await;

@@ -187,7 +187,7 @@ async fn dropped_at_any_poll_it_is_released() {
         store.on_check(|_, _| Step::Now(Ok(vec![WaiterCheck::Attempt])));
         let locks = store.locks();
         let lock = locks.lock("a");
-        let ringing = {
+        let waking = {
             let store = store.clone();
             tokio::spawn(async move {
                 store.until(3, attempt).await;
@@ -196,7 +196,7 @@ async fn dropped_at_any_poll_it_is_released() {
             })
         };
         let acquired = AtMostPolls::new(lock.acquire(), polls).await;
-        ringing.abort();
+        waking.abort();
         let granted = acquired.is_some();
         drop(acquired);
         let dropped = store.now();

@@ -343,7 +343,7 @@ impl State {
 
     fn check(&mut self, now: Moment) {
         let mut believed: Vec<(usize, Mode, u64)> = Vec::new();
-        // Each was granted beside those with smaller tokens: a later one may have another limit.
+        // Each was granted together with those with smaller tokens: a later one may have another limit.
         self.holds.sort_unstable_by_key(|held| held.token);
         let mut failure = None;
         for held in &mut self.holds {
@@ -364,17 +364,17 @@ impl State {
                 // Nothing to be said until then.
             } else if held.stage == Stage::Over {
                 failure = Some(format!("{key:?} was revived until {until:?}"));
-            } else if let Some(told_by) = excused {
-                if told_by.is_some_and(|told_by| now > told_by) {
+            } else if let Some(reported_by) = excused {
+                if reported_by.is_some_and(|reported_by| now > reported_by) {
                     failure = Some(format!("{key:?} was taken away, its holder is not notified"));
                 }
             } else {
-                let beside = believed.iter().filter(|(lock, ..)| *lock == held.lock);
-                if !held.mode.is_compatible_with(beside.map(|(_, mode, _)| *mode)) {
+                let together = believed.iter().filter(|(lock, ..)| *lock == held.lock);
+                if !held.mode.is_compatible_with(together.map(|(_, mode, _)| *mode)) {
                     let others: Vec<_> =
                         believed.iter().map(|(l, m, t)| (l, m.as_str(), t)).collect();
                     failure = Some(format!(
-                        "{key:?} in {} mode of process {} is held beside {others:?}",
+                        "{key:?} in {} mode of process {} is held together with {others:?}",
                         held.mode, held.process
                     ));
                 }

@@ -35,9 +35,18 @@ struct ModeKeys {
 /// The outcomes as labels, in the order of [`Outcome`].
 const OUTCOMES: [&str; 5] = ["granted", "busy", "timed_out", "failed", "cancelled"];
 
-/// All reasons, in their own order.
 const LOSSES: [LostReason; 4] =
     [LostReason::Expired, LostReason::TakenAway, LostReason::HoldLimit, LostReason::Closed];
+
+/// The place of `reason` in [`LOSSES`].
+fn place(reason: LostReason) -> usize {
+    match reason {
+        LostReason::Expired => 0,
+        LostReason::TakenAway => 1,
+        LostReason::HoldLimit => 2,
+        LostReason::Closed => 3,
+    }
+}
 
 impl Metrics {
     pub(crate) fn new(store: &'static str, by_lock: bool) -> Metrics {
@@ -75,7 +84,7 @@ impl Metrics {
             recorder.register_histogram(&keys.hold, &METADATA).record(held);
             recorder.register_gauge(&keys.held, &METADATA).decrement(1.0);
             if let Some(reason) = lost {
-                let loss = &keys.losses[reason as usize];
+                let loss = &keys.losses[place(reason)];
                 recorder.register_counter(loss, &METADATA).increment(1);
             }
         });
@@ -122,5 +131,25 @@ impl ModeKeys {
                 .map(|outcome| with("fencelock_acquisitions_total", "outcome", outcome)),
             losses: LOSSES.map(|reason| with("fencelock_lost_total", "reason", reason.as_str())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_and_each_reason_has_its_own_label() {
+        for (at, reason) in LOSSES.into_iter().enumerate() {
+            assert_eq!(place(reason), at);
+        }
+        let outcomes = [
+            (Outcome::Granted, "granted"),
+            (Outcome::Busy, "busy"),
+            (Outcome::TimedOut, "timed_out"),
+            (Outcome::Failed, "failed"),
+            (Outcome::Cancelled, "cancelled"),
+        ];
+        assert!(outcomes.iter().all(|(outcome, label)| OUTCOMES[*outcome as usize] == *label));
     }
 }

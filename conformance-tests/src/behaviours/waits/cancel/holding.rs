@@ -36,7 +36,7 @@ async fn brief(context: &Context, locks: &Locks, name: &str) -> Arc<Guard> {
 }
 
 /// A repeated call reports the loss, in time.
-async fn assert_tells_its_loss(context: &Context, guard: Arc<Guard>) {
+async fn assert_reports_its_loss(context: &Context, guard: Arc<Guard>) {
     assert_eq!(work::until_lost(context, &guard).await, LostReason::HoldLimit);
     let guard = Arc::into_inner(guard).expect("the future went with its guard");
     work::release_is_not_held(context, guard).await;
@@ -51,7 +51,7 @@ pub(super) async fn lost(context: Arc<Context>) {
     };
     anywhere(&context, make, async |guard, reported| {
         assert!(reported.is_none_or(|reason| reason == LostReason::HoldLimit));
-        assert_tells_its_loss(&context, guard).await;
+        assert_reports_its_loss(&context, guard).await;
         assert_clean(&context, &two, &name).await;
     })
     .await;
@@ -68,7 +68,7 @@ pub(super) async fn expiring(context: Arc<Context>) {
     anywhere(&context, make, async |guard, _| {
         context.soon("a repeated call reports the expiry", guard.expiring(margin)).await;
         assert!(guard.remaining() <= margin);
-        assert_tells_its_loss(&context, guard).await;
+        assert_reports_its_loss(&context, guard).await;
         assert_clean(&context, &two, &name).await;
     })
     .await;
@@ -130,7 +130,7 @@ pub(super) async fn lost_work(context: Arc<Context>) {
         if let Some(done) = done {
             work::assert_kind(&done.expect_err("it has no end of its own"), ErrorKind::Lost);
         }
-        assert_tells_its_loss(&context, guard).await;
+        assert_reports_its_loss(&context, guard).await;
         assert_clean(&context, &two, &name).await;
     })
     .await;

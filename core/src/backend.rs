@@ -1,4 +1,4 @@
-//! What every backend needs to read its configuration and to connect.
+//! What backends share: for the authors of stores.
 
 use std::path::Path;
 
@@ -7,6 +7,9 @@ use tokio::runtime::Handle;
 use crate::time::boot_clock::BootClock;
 pub use crate::types::error::invalid;
 use crate::types::error::{Error, ErrorKind, Result};
+
+pub use crate::store::registry::{ClaimRegistry, shrink_after_burst};
+pub use crate::time::backoff::Backoff;
 
 /// The runtime of the caller, which carries the store's tasks.
 ///
@@ -37,7 +40,7 @@ pub fn start_clock() -> Result<BootClock> {
 /// [`ErrorKind::InvalidArgument`] with the file's name.
 pub fn read_certificate_file(file: &Path) -> Result<Vec<u8>> {
     std::fs::read(file).map_err(|cause| {
-        let message = format!("cannot read the certificate file {} ({cause})", file.display());
+        let message = format!("cannot read the certificate file {}", file.display());
         invalid(message).caused_by(cause)
     })
 }
