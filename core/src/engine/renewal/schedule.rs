@@ -93,11 +93,14 @@ impl Schedule {
             self.by_due.range(..=(horizon, u64::MAX)).map(|(_, id)| *id).collect();
         for id in candidates {
             let Some(entry) = self.entries.get(&id) else { continue };
+            let known = (entry.due, entry.in_flight);
             let next = match &entry.task {
                 Task::Hold(hold) => entry.take_hold(hold, now, &mut due),
                 Task::Wait(wait) => Some(entry.take_wait(wait, now, &mut due)),
             };
             match next {
+                // Not due yet: most waiters whose check comes shortly after a renewal.
+                Some(next) if next == known => {}
                 Some((at, in_flight)) => self.move_to(id, at, in_flight),
                 None => self.remove(id),
             }
