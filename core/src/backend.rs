@@ -8,6 +8,7 @@ use crate::time::boot_clock::BootClock;
 pub use crate::types::error::invalid;
 use crate::types::error::{Error, ErrorKind, Result};
 
+pub use crate::store::queue::{Entry, LastNumbers, Queue, QueueStep, Stage};
 pub use crate::store::registry::{ClaimRegistry, shrink_after_burst};
 pub use crate::time::backoff::Backoff;
 

@@ -7,5 +7,6 @@ pub(crate) mod erased;
 mod grouping;
 pub(crate) mod panics;
 pub(crate) mod profile;
+pub(crate) mod queue;
 pub(crate) mod registry;
 pub(crate) mod scratch;
