@@ -4,6 +4,8 @@
 
 mod lab;
 mod log;
+mod operator;
+mod output;
 mod redlock;
 mod run;
 
@@ -14,16 +16,18 @@ use clap::{Parser, Subcommand};
 const LAB: &str =
     "The commands bench, compare, conformance and torture run the program fencelock-lab.";
 
-#[derive(Parser, Debug)]
+#[derive(Parser)]
 #[command(name = "fencelock", version, about = "Locks between processes and machines", after_help = LAB)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand)]
 enum Command {
     Run(Box<run::Options>),
+    Show(operator::ShowOptions),
+    Break(operator::BreakOptions),
     #[command(subcommand)]
     Redlock(redlock::Options),
     #[command(hide = true, name = run::WATCHDOG)]
@@ -41,6 +45,8 @@ fn main() -> ExitCode {
     log::start();
     match cli.command {
         Command::Run(options) => run::run(*options),
+        Command::Show(options) => operator::run(options.run()),
+        Command::Break(options) => operator::run(options.run()),
         Command::Redlock(options) => {
             options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
         }
