@@ -4,6 +4,7 @@
 pub mod signals;
 
 use std::error::Error as _;
+use std::ffi::OsString;
 use std::fs::Permissions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,11 +30,27 @@ pub const LOST: u8 = 79;
 /// # Errors
 /// The exit code.
 pub fn arguments<Cli: clap::Parser>() -> std::result::Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| {
+    let arguments = without_help_of_help(&Cli::command(), std::env::args_os().collect());
+    Cli::try_parse_from(arguments).map_err(|error| {
         // Printing fails only when the terminal itself is gone.
         let _ = error.print();
         if error.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS }
     })
+}
+
+/// The arguments without a `--help` after `help`, which clap takes for a command's name.
+fn without_help_of_help(program: &clap::Command, mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut command = program;
+    for at in 1..arguments.len() {
+        if arguments[at] == "help" && command.has_subcommands() {
+            let after = arguments.split_off(at + 1);
+            arguments.extend(after.into_iter().filter(|it| it != "--help" && it != "-h"));
+            break;
+        }
+        let Some(below) = command.find_subcommand(&arguments[at]) else { break };
+        command = below;
+    }
+    arguments
 }
 
 /// A runtime on all cores.

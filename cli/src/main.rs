@@ -4,6 +4,7 @@
 
 mod lab;
 mod log;
+mod manual;
 mod operator;
 mod output;
 mod redlock;
@@ -11,7 +12,7 @@ mod run;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 const LAB: &str =
     "The commands bench, compare, conformance and torture run the program fencelock-lab.";
@@ -30,6 +31,8 @@ enum Command {
     Break(operator::BreakOptions),
     #[command(subcommand)]
     Redlock(redlock::Options),
+    Completions(manual::CompletionsOptions),
+    Man(manual::ManOptions),
     #[command(hide = true, name = run::WATCHDOG)]
     Watchdog(run::WatchdogOptions),
 }
@@ -50,6 +53,8 @@ fn main() -> ExitCode {
         Command::Redlock(options) => {
             options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
         }
+        Command::Completions(options) => manual::run(options.run(&Cli::command())),
+        Command::Man(options) => manual::run(options.run(Cli::command())),
         Command::Watchdog(options) => run::watch(options),
     }
 }
