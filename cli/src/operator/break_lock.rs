@@ -7,7 +7,9 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use fencelock::{Error, ErrorKind, Label, Participant, Profile, RenewalPlan, Result, Snapshot};
+use fencelock::{
+    Error, ErrorKind, FencingToken, Label, Participant, Profile, RenewalPlan, Result, Snapshot,
+};
 use fencelock_cli::{EX_USAGE, say};
 use nix::unistd::{Uid, User};
 use tracing::warn;
@@ -143,7 +145,7 @@ impl Chosen<'_> {
             }
         }
         let Participant { id, token, .. } = self.who;
-        let (name, store, token) = (&lock.name, &lock.store, token.map(|token| token.get()));
+        let (name, store, token) = (&lock.name, &lock.store, token.map(FencingToken::get));
         let from = self.who.label.as_ref().map_or("-", Label::as_str);
         let by = operator();
         let audited = |outcome, error: Option<String>| {
@@ -154,7 +156,7 @@ impl Chosen<'_> {
         match lock.locks.evict(name, id).await {
             Ok(true) => {
                 audited("broken", None);
-                let notice = notice(lock.locks.profile(), self.is_holder);
+                let notice = self.notice(lock.locks.profile());
                 output::print(&format!("{}\n{notice}\n", self.done(lock, &who)))?;
                 Ok(0)
             }
@@ -169,6 +171,27 @@ impl Chosen<'_> {
         }
     }
 
+    /// When the one that was removed will know.
+    fn notice(&self, profile: &Profile) -> String {
+        if !self.is_holder {
+            return "It is notified at once; it gives up, or queues again at the end.".to_owned();
+        }
+        // A grant of ours has a token, unless the store lost its data.
+        let notified = match self.who.token {
+            Some(_) => "It is notified at once",
+            None => "It is notified at once, unless it is a client of another library",
+        };
+        let otherwise = match profile.renewal {
+            RenewalPlan::None => "",
+            RenewalPlan::ThirdOfTtl => {
+                "; if that is lost, it finds out at its next renewal: within a third of its TTL \
+                 (10 s by default)"
+            }
+            RenewalPlan::Every(_) => "; if its connection is broken, when it is connected again",
+        };
+        format!("{notified}{otherwise}.")
+    }
+
     fn done(&self, lock: &LockOnStore, who: &str) -> String {
         match self.is_holder {
             true => format!("took {lock} from {who}"),
@@ -181,22 +204,6 @@ impl Chosen<'_> {
 fn audit(record: impl FnOnce()) {
     let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).finish();
     tracing::subscriber::with_default(log, record);
-}
-
-/// When the one that was removed will know.
-fn notice(profile: &Profile, is_holder: bool) -> String {
-    if !is_holder {
-        return "It is notified at once; it gives up, or queues again at the end.".to_owned();
-    }
-    let otherwise = match profile.renewal {
-        RenewalPlan::None => "",
-        RenewalPlan::ThirdOfTtl => {
-            "; if that is lost, it finds out at its next renewal: within a third of its TTL (10 s by \
-             default)"
-        }
-        RenewalPlan::Every(_) => "; if its connection is broken, when it is connected again",
-    };
-    format!("It is notified at once{otherwise}.")
 }
 
 /// The user who breaks the lock, with host and process id.
@@ -233,6 +240,8 @@ async fn confirms(question: &str) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use fencelock::{Mode, ParticipantId};
+
     use super::*;
 
     #[test]
@@ -244,11 +253,18 @@ mod tests {
     #[tokio::test]
     async fn the_notice_follows_the_profile_of_the_store() {
         let profile = fencelock::connect("mem://").await.expect("a store").profile().clone();
-        let of = |renewal| notice(&Profile { renewal, ..profile.clone() }, true);
-        assert_eq!(of(RenewalPlan::None), "It is notified at once.");
-        assert!(of(RenewalPlan::ThirdOfTtl).contains("a third of its TTL"));
+        let who = Participant::new(ParticipantId::new("a1"), Mode::Exclusive);
+        let ours = who.clone().token(FencingToken::new(7));
+        let of = |who: &Participant, is_holder, renewal| {
+            Chosen { who, is_holder }.notice(&Profile { renewal, ..profile.clone() })
+        };
+        assert_eq!(of(&ours, true, RenewalPlan::None), "It is notified at once.");
+        assert!(of(&ours, true, RenewalPlan::ThirdOfTtl).contains("a third of its TTL"));
+        assert!(
+            of(&who, true, RenewalPlan::ThirdOfTtl).contains("unless it is a client of another")
+        );
         let second = std::time::Duration::from_secs(1);
-        assert!(of(RenewalPlan::Every(second)).contains("connected again"));
-        assert!(notice(&profile, false).contains("queues again"));
+        assert!(of(&ours, true, RenewalPlan::Every(second)).contains("connected again"));
+        assert!(of(&who, false, RenewalPlan::None).contains("queues again"));
     }
 }

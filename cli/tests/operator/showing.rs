@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fencelock_testkit::servers::RedisOptions;
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
 use crate::support::Scratch;
 use crate::{Said, command, fencelock, until};
@@ -92,6 +92,26 @@ fn a_reader_that_has_seen_enough_is_not_an_error() {
     drop(child.stdout.take());
     let said = Said::of(child.wait_with_output().expect("it ends"));
     assert_eq!((said.code, &*said.error), (0, ""), "{said:?}");
+}
+
+/// Such a key without a TTL keeps the lock busy for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_of_another_library_is_shown_and_removed() {
+    let here = Scratch::new();
+    let server = TestRedis::start().await.expect("it starts");
+    let url = server.url();
+    server.command(&["SET", "lock:job", "not ours"]).await.expect("set");
+    let seen = until(&here, &url, "job", 1, 0);
+    let holder = &seen["holders"][0];
+    assert_eq!(holder["label"], "a client of another library", "{seen}");
+    assert!(holder["token"].is_null() && holder["since_seconds"].is_null(), "{seen}");
+    let said = fencelock(&here, &["break", "-u", &url, "job", "--reason", "left over", "--yes"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(said.error.contains("from=\"a client of another library\""), "{said:?}");
+    assert!(!said.error.contains("token="), "{said:?}");
+    assert!(said.printed.contains("unless it is a client of another library"), "{said:?}");
+    assert_eq!(server.command(&["EXISTS", "lock:job"]).await.expect("answered").trim(), "0");
+    until(&here, &url, "job", 0, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

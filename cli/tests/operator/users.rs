@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::Said;
 use crate::support::{Job, Scratch};
-use crate::{Said, until};
 
 /// Users who need not be in /etc/passwd.
 const ALICE: u32 = 54_322;
@@ -44,16 +44,38 @@ fn another_user_s_lock_is_shown_and_broken() {
     let said = |user: u32, arguments: &[&str]| {
         Said::of(as_user(user, arguments).output().expect("it runs"))
     };
-    let mut job =
-        Job::start(&mut as_user(ALICE, &["run", "job", "--", "sh", "-c", "echo held; exec cat"]));
-    assert_eq!(job.line(), "held");
-    until(&here, &here.url(), "job", 1, 0);
-    let shown = said(BOB, &["show", "job"]);
-    assert_eq!(shown.code, 0, "{shown:?}");
-    assert!(shown.printed.contains(&format!("pid {} sh", job.pid().as_raw_pid())), "{shown:?}");
-    let broken = said(0, &["break", "job", "--reason", "why", "--yes"]);
-    assert_eq!(broken.code, 0, "{broken:?}");
-    assert!(broken.error.contains(" by=\"root on "), "{broken:?}");
-    assert_eq!(job.code(), 79);
-    assert_eq!(said(BOB, &["show", "job"]).code, 1);
+    let alices_job = || {
+        Job::start(&mut as_user(ALICE, &["run", "job", "--", "sh", "-c", "echo held; exec cat"]))
+    };
+    // Bob is in no list of users.
+    for (operator, name) in [(0, "root".to_owned()), (BOB, BOB.to_string())] {
+        let mut job = alices_job();
+        assert_eq!(job.line(), "held");
+        let shown = said(BOB, &["show", "job"]);
+        assert_eq!(shown.code, 0, "{shown:?}");
+        assert!(shown.printed.contains(&format!("pid {} sh", job.pid().as_raw_pid())), "{shown:?}");
+        let broken = said(operator, &["break", "job", "--reason", "why", "--yes"]);
+        assert_eq!(broken.code, 0, "{broken:?}");
+        assert!(broken.error.contains(&format!(" by=\"{name} on ")), "{broken:?}");
+        assert_eq!(job.code(), 79);
+        assert_eq!(said(BOB, &["show", "job"]).code, 1);
+    }
+}
+
+#[test]
+fn a_user_without_access_is_told_what_is_missing() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("NOT TESTED: only root can be several users");
+        return;
+    }
+    let here = Scratch::new();
+    let _job = here.hold(&[], "job");
+    let top = here.path("locks").parent().expect("a directory").to_owned();
+    fs::set_permissions(top, Permissions::from_mode(0o755)).expect("open");
+    let program = program(&here);
+    let mut command = Command::new(&program);
+    command.args(["show", "job", "--url", &here.url()]).current_dir("/").uid(ALICE).gid(ALICE);
+    let said = Said::of(command.output().expect("it runs"));
+    assert_eq!((said.code, &*said.printed), (78, ""), "not as if it were free: {said:?}");
+    assert!(said.error.contains("permission denied") || said.error.contains("Permission denied"));
 }
