@@ -2,6 +2,7 @@
 //!
 //! Each subcommand has a module of its own; this file only dispatches to them.
 
+mod config;
 mod lab;
 mod log;
 mod manual;
@@ -13,6 +14,7 @@ mod run;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use fencelock_cli::EX_USAGE;
 
 const LAB: &str =
     "The commands bench, compare, conformance and torture run the program fencelock-lab.";
@@ -20,6 +22,8 @@ const LAB: &str =
 #[derive(Parser)]
 #[command(name = "fencelock", version, about = "Locks between processes and machines", after_help = LAB)]
 struct Cli {
+    #[command(flatten)]
+    log: log::Options,
     #[command(subcommand)]
     command: Command,
 }
@@ -41,11 +45,17 @@ fn main() -> ExitCode {
     if let Some(code) = lab::run_if_asked() {
         return code;
     }
+    if let Err(error) = run::name_first::check(Cli::command(), std::env::args_os()) {
+        // Printing fails only when the terminal itself is gone.
+        let _ = error.print();
+        return ExitCode::from(EX_USAGE);
+    }
     let cli: Cli = match fencelock_cli::arguments() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    log::start();
+    let warnings = matches!(&cli.command, Command::Run(options) if options.wants_warnings());
+    log::start(cli.log, warnings);
     match cli.command {
         Command::Run(options) => run::run(*options),
         Command::Show(options) => operator::run(options.run()),

@@ -43,6 +43,7 @@ the log hides it.";
 
 /// Take a lock from its holder, or remove a waiter from its queue
 #[derive(clap::Args)]
+#[command(mut_arg("url", |url| url.short('u')))]
 #[command(after_help = EXIT_CODES, after_long_help = format!("{EXIT_CODES}\n\n{MORE}"))]
 pub(crate) struct Options {
     #[command(flatten)]

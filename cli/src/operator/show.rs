@@ -31,6 +31,7 @@ exceed 2^53.";
 
 /// Show who holds a lock and who waits for it
 #[derive(clap::Args)]
+#[command(mut_arg("url", |url| url.short('u')))]
 #[command(after_help = EXIT_CODES, after_long_help = format!("{EXIT_CODES}\n\n{MORE}"))]
 pub(crate) struct Options {
     #[command(flatten)]

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use fencelock::backend::invalid;
 use fencelock::url::StoreUrl;
 use fencelock::{Error, ErrorKind, LockName, Locks, Reach, Result, Snapshot};
+use fencelock_cli::say;
+
+use crate::config::{Config, StoreOptions};
 
 /// How long the store may take to be reached: an operator wants to know soon that it is gone.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -14,10 +18,8 @@ pub(super) struct Target {
     /// The lock's name: 1 to 512 bytes, any characters
     #[arg(value_parser = name)]
     name: String,
-    /// Store URL, such as redis://HOST or file:///DIR; the default, file://, is a per-user
-    /// directory on this machine
-    #[arg(short, long, env = fencelock::URL_VARIABLE, default_value = "file://", hide_env_values = true)]
-    url: String,
+    #[command(flatten)]
+    store: StoreOptions,
 }
 
 fn name(text: &str) -> Result<String> {
@@ -25,16 +27,15 @@ fn name(text: &str) -> Result<String> {
 }
 
 impl Target {
-    /// The store's URL. The only place that knows where it comes from.
-    fn url(&self) -> Result<String> {
-        Ok(self.url.clone())
-    }
-
     /// Connects to the store.
     pub(super) async fn connect(self) -> Result<LockOnStore> {
-        let url = self.url()?;
-        let store = StoreUrl::parse(&url)?.to_string();
-        let locks = fencelock::connect_within(&url, CONNECT_WITHIN).await?;
+        let config = Config::read(self.store).map_err(invalid)?;
+        let url = config.url();
+        for warning in &config.warnings {
+            say(&format!("warning: {warning}"));
+        }
+        let store = StoreUrl::parse(url)?.to_string();
+        let locks = fencelock::connect_within(url, CONNECT_WITHIN).await?;
         if locks.profile().reach == Reach::Process {
             let message = format!(
                 "{store} has the locks of one process only, so this command would always find them \
@@ -43,6 +44,9 @@ impl Target {
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
+        // A lock that is free on too small a store may be held on the right one.
+        let required = config.require_reach(locks.profile(), &store);
+        required.map_err(|message| Error::new(ErrorKind::Unsupported, message))?;
         Ok(LockOnStore { name: self.name, store, locks })
     }
 }

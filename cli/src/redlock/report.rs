@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencelock::redlock::{Deployment, LockSeen, Membership, NodeSeen, NodeStatus};
-use fencelock::{FencingToken, Label, Participant};
+use fencelock::{Label, Participant};
 use fencelock_cli::one_line;
 use serde::Serialize;
 
@@ -121,8 +121,10 @@ struct Set {
 #[serde(untagged)]
 enum LockRow<'a> {
     Seen {
+        /// A string, like every token: programs that read JSON numbers as floating point round
+        /// large ones.
         #[serde(rename = "fence")]
-        last_token: Option<u64>,
+        last_token: Option<String>,
         holders: Vec<HolderRow<'a>>,
         waiters: usize,
     },
@@ -135,7 +137,7 @@ enum LockRow<'a> {
 struct HolderRow<'a> {
     id: &'a str,
     label: Option<&'a str>,
-    token: Option<u64>,
+    token: Option<String>,
 }
 
 /// One line of JSON.
@@ -181,7 +183,7 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             clock_agrees: Some(seen.clock_agrees),
             lock: seen.lock.as_ref().map(|lock| match lock {
                 Ok(LockSeen { last_token, snapshot, .. }) => LockRow::Seen {
-                    last_token: last_token.map(FencingToken::get),
+                    last_token: last_token.map(|token| token.to_string()),
                     holders: snapshot.holders.iter().map(holder_row).collect(),
                     waiters: snapshot.waiters.len(),
                 },
@@ -200,6 +202,6 @@ fn holder_row(holder: &Participant) -> HolderRow<'_> {
     HolderRow {
         id: holder.id.as_str(),
         label: holder.label.as_ref().map(Label::as_str),
-        token: holder.token.map(FencingToken::get),
+        token: holder.token.map(|token| token.to_string()),
     }
 }

@@ -39,6 +39,31 @@ fn the_store_is_the_one_that_run_uses() {
 }
 
 #[test]
+fn the_store_comes_from_the_files_that_run_reads() {
+    let here = Scratch::new();
+    let mut job = here.hold(&[], "job");
+    let file = here.path("fencelock.toml");
+    std::fs::write(&file, format!("url = {:?}\n", here.url())).expect("written");
+    let config = file.to_str().expect("text");
+    let show = |variable: (&str, &str), arguments: &[&str]| {
+        let mut command = command(&here, arguments);
+        command.env_remove("FENCELOCK_URL").env(variable.0, variable.1);
+        Said::of(command.output().expect("it runs"))
+    };
+    let held = format!("\"job\" on {}: held\n", here.url());
+    for said in [
+        show(("LANG", "C"), &["show", "job", "--config", config]),
+        show(("FENCELOCK_CONFIG", config), &["show", "job"]),
+    ] {
+        assert!(said.code == 0 && said.printed.starts_with(&held), "{said:?}");
+    }
+    let said = show(("FENCELOCK_REACH", "network"), &["show", "job"]);
+    assert_eq!((said.code, &*said.printed), (78, ""), "not as if it were free: {said:?}");
+    job.hang_up();
+    assert_eq!(job.code(), 0);
+}
+
+#[test]
 fn readers_and_permits_are_told_apart() {
     let here = Scratch::new();
     let (_one, _two) = (here.hold(&["-s"], "read"), here.hold(&["-s"], "read"));
