@@ -81,7 +81,7 @@ fn bash_completes_commands_and_options() {
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
     };
     assert_eq!(asked("fencelock sh", 1), "show");
-    assert_eq!(asked("fencelock break --re", 2), "--reason");
+    assert_eq!(asked("fencelock break --reas", 2), "--reason");
 }
 
 #[test]
