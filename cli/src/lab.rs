@@ -20,7 +20,11 @@ const CANNOT_EXECUTE: u8 = 126;
 ///
 /// All arguments are passed as they are, also `--help` and `--`, so this comes before they are parsed.
 pub(crate) fn run_if_asked() -> Option<ExitCode> {
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // `help bench` is `bench --help`.
+    if arguments.len() == 2 && arguments[0] == "help" {
+        arguments = vec![arguments.remove(1), "--help".into()];
+    }
     let command = arguments.first()?.to_str()?;
     if !COMMANDS.contains(&command) {
         return None;

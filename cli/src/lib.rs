@@ -4,8 +4,9 @@
 pub mod signals;
 
 use std::error::Error as _;
+use std::ffi::OsString;
 use std::fs::Permissions;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,11 +30,27 @@ pub const LOST: u8 = 79;
 /// # Errors
 /// The exit code.
 pub fn arguments<Cli: clap::Parser>() -> std::result::Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| {
+    let arguments = without_help_of_help(&Cli::command(), std::env::args_os().collect());
+    Cli::try_parse_from(arguments).map_err(|error| {
         // Printing fails only when the terminal itself is gone.
         let _ = error.print();
         if error.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS }
     })
+}
+
+/// The arguments without a `--help` after `help`, which clap takes for a command's name.
+fn without_help_of_help(program: &clap::Command, mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut command = program;
+    for at in 1..arguments.len() {
+        if arguments[at] == "help" && command.has_subcommands() {
+            let after = arguments.split_off(at + 1);
+            arguments.extend(after.into_iter().filter(|it| it != "--help" && it != "-h"));
+            break;
+        }
+        let Some(below) = command.find_subcommand(&arguments[at]) else { break };
+        command = below;
+    }
+    arguments
 }
 
 /// A runtime on all cores.
@@ -60,11 +77,26 @@ pub fn failed(error: &Error) -> ExitCode {
     })
 }
 
-/// An error and its causes.
+/// An error and its causes, each once: many errors repeat their cause, since a log may show only
+/// them.
 #[must_use]
 pub fn chain(error: &Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    std::iter::once(error.to_string()).chain(causes.map(|cause| format!(": {cause}"))).collect()
+    let mut text = error.to_string();
+    for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+/// Whether a log on standard error may have colours: on a terminal, unless its user declines them
+/// (<https://no-color.org>).
+#[must_use]
+pub fn has_colours() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
 }
 
 /// Writes one line to standard error. A failure to write is ignored.
@@ -103,4 +135,23 @@ pub fn new_beside(file: &Path) -> io::Result<NamedTempFile> {
         .prefix(".fencelock-")
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_the_error_repeats_is_shown_once() {
+        let refused = || io::Error::other("connection refused");
+        let says = |message: &str| Error::new(ErrorKind::Unreachable, message).caused_by(refused());
+        assert_eq!(
+            chain(&says("no connection (connection refused)")),
+            "store unreachable: no connection (connection refused)"
+        );
+        assert_eq!(
+            chain(&says("no connection")),
+            "store unreachable: no connection: connection refused"
+        );
+    }
 }

@@ -2,30 +2,41 @@
 //!
 //! Each subcommand has a module of its own; this file only dispatches to them.
 
+mod config;
 mod lab;
 mod log;
+mod manual;
+mod operator;
+mod output;
 mod redlock;
 mod run;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use fencelock_cli::EX_USAGE;
 
 const LAB: &str =
     "The commands bench, compare, conformance and torture run the program fencelock-lab.";
 
-#[derive(Parser, Debug)]
+#[derive(Parser)]
 #[command(name = "fencelock", version, about = "Locks between processes and machines", after_help = LAB)]
 struct Cli {
+    #[command(flatten)]
+    log: log::Options,
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand)]
 enum Command {
     Run(Box<run::Options>),
+    Show(operator::ShowOptions),
+    Break(operator::BreakOptions),
     #[command(subcommand)]
     Redlock(redlock::Options),
+    Completions(manual::CompletionsOptions),
+    Man(manual::ManOptions),
     #[command(hide = true, name = run::WATCHDOG)]
     Watchdog(run::WatchdogOptions),
 }
@@ -34,16 +45,26 @@ fn main() -> ExitCode {
     if let Some(code) = lab::run_if_asked() {
         return code;
     }
+    if let Err(error) = run::name_first::check(Cli::command(), std::env::args_os()) {
+        // Printing fails only when the terminal itself is gone.
+        let _ = error.print();
+        return ExitCode::from(EX_USAGE);
+    }
     let cli: Cli = match fencelock_cli::arguments() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    log::start();
+    let warnings = matches!(&cli.command, Command::Run(options) if options.wants_warnings());
+    log::start(cli.log, warnings);
     match cli.command {
         Command::Run(options) => run::run(*options),
+        Command::Show(options) => operator::run(options.run()),
+        Command::Break(options) => operator::run(options.run()),
         Command::Redlock(options) => {
             options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
         }
+        Command::Completions(options) => manual::run(options.run(&Cli::command())),
+        Command::Man(options) => manual::run(options.run(Cli::command())),
         Command::Watchdog(options) => run::watch(options),
     }
 }

@@ -5,12 +5,14 @@
 //! gone or out of time; the command leads a third group. They are in [`process`].
 //!
 //! [`job`] is one run from start to end, [`supervise`] its middle: from the command's start to its end.
-//! The rest is one idea per file: [`options`], [`environment`], [`waiting`], [`store`], [`terminal`],
-//! [`signals`], [`exit`], [`status`].
+//! The rest is one idea per file: [`options`], [`help`], [`name_first`], [`environment`], [`waiting`],
+//! [`store`], [`terminal`], [`signals`], [`exit`], [`status`].
 
 mod environment;
 mod exit;
+mod help;
 mod job;
+pub(crate) mod name_first;
 mod options;
 mod process;
 mod signals;

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_writer(std::io::stderr)
+            .with_ansi(fencelock_cli::has_colours())
             .init();
     }
     let done = match cli.command {

@@ -14,8 +14,8 @@ use crate::queue::path::below;
 use crate::sessions::batch;
 use crate::sessions::session::Session;
 
-/// The most holders and waiters that are shown.
-const MAX_SHOWN: usize = 1000;
+/// The most holders and waiters that are shown: together as many as on Redis, which shows 1000 of each.
+const MAX_SHOWN: usize = 2000;
 
 /// A node in the queue of a lock, and the holder or waiter whose it is.
 pub(crate) struct QueuedNode {

@@ -1,32 +1,23 @@
 //! The nodes' status, as a table for operators and as one line of JSON for programs.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use fencelock::redlock::{Deployment, LockSeen, Membership, NodeSeen, NodeStatus};
-use fencelock::{FencingToken, Label, Participant};
+use fencelock::{Label, Participant};
 use fencelock_cli::one_line;
 use serde::Serialize;
 
-const HEAD: [&str; 7] = ["NODE", "AGE", "CLOCK", "TOKEN", "WAITERS", "HOLDERS", "STATE"];
-/// The columns that a status without a lock leaves out.
-const OF_LOCK: Range<usize> = 3..6;
+use crate::output;
 
-/// A table with aligned columns; the last one is not padded, since errors may be long.
+const HEAD: [&str; 7] = ["NODE", "AGE", "CLOCK", "TOKEN", "WAITERS", "HOLDERS", "STATE"];
+
+/// A table with aligned columns.
 pub(super) fn table(nodes: &[NodeStatus], with_lock: bool) -> String {
-    let rows: Vec<_> =
-        std::iter::once(HEAD.map(str::to_owned)).chain(nodes.iter().map(cells)).collect();
-    let shown: Vec<usize> =
-        (0..HEAD.len()).filter(|column| with_lock || !OF_LOCK.contains(column)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = shown.iter().map(|column| width(*column).unwrap_or(0)).collect();
-    let line = |row: &[String; HEAD.len()]| {
-        let cells = shown.iter().zip(&widths);
-        let cells: String =
-            cells.map(|(&column, &width)| format!("{:width$}  ", row[column])).collect();
-        cells.trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    let rows = std::iter::once(HEAD.map(str::to_owned)).chain(nodes.iter().map(cells));
+    match with_lock {
+        true => output::table(&rows.collect::<Vec<_>>()),
+        false => output::table(&rows.map(without_lock).collect::<Vec<_>>()),
+    }
 }
 
 fn cells(node: &NodeStatus) -> [String; HEAD.len()] {
@@ -40,6 +31,11 @@ fn cells(node: &NodeStatus) -> [String; HEAD.len()] {
         Err(error) => [address, None, None, None, None, None, Some(one_line(error.message()))],
     };
     row.map(|cell| cell.unwrap_or_else(|| "-".to_owned()))
+}
+
+/// The row of a status without a lock.
+fn without_lock([node, age, clock, _, _, _, state]: [String; HEAD.len()]) -> [String; 4] {
+    [node, age, clock, state]
 }
 
 fn lock_cells(seen: &NodeSeen) -> [Option<String>; 3] {
@@ -125,8 +121,10 @@ struct Set {
 #[serde(untagged)]
 enum LockRow<'a> {
     Seen {
+        /// A string, like every token: programs that read JSON numbers as floating point round
+        /// large ones.
         #[serde(rename = "fence")]
-        last_token: Option<u64>,
+        last_token: Option<String>,
         holders: Vec<HolderRow<'a>>,
         waiters: usize,
     },
@@ -139,7 +137,7 @@ enum LockRow<'a> {
 struct HolderRow<'a> {
     id: &'a str,
     label: Option<&'a str>,
-    token: Option<u64>,
+    token: Option<String>,
 }
 
 /// One line of JSON.
@@ -185,7 +183,7 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             clock_agrees: Some(seen.clock_agrees),
             lock: seen.lock.as_ref().map(|lock| match lock {
                 Ok(LockSeen { last_token, snapshot, .. }) => LockRow::Seen {
-                    last_token: last_token.map(FencingToken::get),
+                    last_token: last_token.map(|token| token.to_string()),
                     holders: snapshot.holders.iter().map(holder_row).collect(),
                     waiters: snapshot.waiters.len(),
                 },
@@ -204,6 +202,6 @@ fn holder_row(holder: &Participant) -> HolderRow<'_> {
     HolderRow {
         id: holder.id.as_str(),
         label: holder.label.as_ref().map(Label::as_str),
-        token: holder.token.map(FencingToken::get),
+        token: holder.token.map(|token| token.to_string()),
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::exit::Outcome;
 use super::options::Plan;
+use super::process::child::Variable;
 
 /// All locks held by the `fencelock run`s around a command, as a JSON list, the outermost first.
 const HELD: &str = "FENCELOCK_HELD";
@@ -51,23 +52,19 @@ impl Environment {
     }
 
     /// The variables for a command that holds the lock with this `token`.
-    pub(super) fn of_command(
-        mut self,
-        plan: &Plan,
-        token: FencingToken,
-    ) -> Vec<(&'static str, String)> {
+    pub(super) fn of_command(mut self, plan: &Plan, token: FencingToken) -> Vec<Variable> {
         self.held.push(held(plan));
         // A list of texts always has a JSON form.
         let list = serde_json::to_string(&self.held).unwrap_or_default();
-        let mut variables = vec![
+        let mut own = vec![
             ("FENCELOCK_NAME", plan.name.clone()),
             ("FENCELOCK_TOKEN", token.to_string()),
             ("FENCELOCK_STORE", plan.store.redacted_url.clone()),
             (HELD, list),
         ];
-        variables
-            .extend(plan.hold_at_most.map(|limit| ("FENCELOCK_DEADLINE", unix_seconds(limit))));
-        variables
+        own.extend(plan.hold_at_most.map(|limit| ("FENCELOCK_DEADLINE", unix_seconds(limit))));
+        let own = own.into_iter().map(|(name, value)| (name, Some(value.into())));
+        own.chain(plan.store.config.environment.iter().cloned()).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencelock::{ErrorKind, Guard, Locks};
 use fencelock_cli::signals::{ENDING, Signals};
 use fencelock_cli::{chain, say};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::environment::Environment;
 use super::exit::Outcome;
@@ -18,8 +18,8 @@ use super::{terminal, waiting};
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 /// How much of the wait limit is left for the lock, however long the connection took.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
-/// How long a store that has just been silent is waited for again, and how long one may take after
-/// the lock's own end to confirm its release.
+/// How long a store that has just been silent is waited for again, and how long after the lock's own
+/// end one is waited for.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs the command under the lock and returns the exit code.
@@ -33,8 +33,9 @@ pub(super) async fn run(options: Options) -> u8 {
         }
     };
     let mut status = Status::new(&plan);
-    let outcome = match job(&plan, &mut status).await {
-        Ok(outcome) | Err(outcome) => outcome,
+    let outcome = match status.require_writable() {
+        Ok(()) => job(&plan, &mut status).await.unwrap_or_else(|outcome| outcome),
+        Err(outcome) => outcome,
     };
     if !outcome.was_reported() && (plan.verbose || !codes.is_silent_about(&outcome)) {
         outcome.message().iter().for_each(|message| say(message));
@@ -49,45 +50,52 @@ pub(super) async fn run(options: Options) -> u8 {
 async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
     let environment = Environment::read()?;
     environment.refuse_nested(plan)?;
+    plan.store.notices().for_each(|notice| plan.note(&notice));
     let mut signals =
         Signals::of(&ENDING).map_err(|cause| Outcome::System("cannot catch signals", cause))?;
     let started = Instant::now();
     let connecting = waiting::report_connecting(plan, connect(plan));
     let connected = unless_interrupted(&mut signals, connecting).await?;
     let locks = connected.map_err(|error| Outcome::of_connect(&error))?;
+    plan.store.require_reach(&locks)?;
+    if plan.chose_ttl {
+        plan.store.notice_of_ttl(&locks).iter().for_each(|notice| plan.note(notice));
+    }
     let done = under_lock(plan, &locks, started, &mut signals, environment, status).await;
     let done = done.unwrap_or_else(Done::from);
-    leave(&locks, &mut signals, done.silent).await;
+    leave(&locks, &mut signals, done.leave_by).await;
     Ok(done.outcome)
 }
 
 /// Connects. The wait limit for a busy lock also applies to a store that is not there yet.
 async fn connect(plan: &Plan) -> fencelock::Result<Locks> {
     match plan.wait {
-        Some(limit) => fencelock::connect_within(&plan.store.url, limit).await,
-        None => fencelock::connect(&plan.store.url).await,
+        Some(limit) => fencelock::connect_within(plan.store.url(), limit).await,
+        None => fencelock::connect(plan.store.url()).await,
     }
 }
 
-/// Closes the connection, and so removes an interrupted wait from the queue. A store that is `silent`
-/// gets less time for it.
-async fn leave(locks: &Locks, signals: &mut Signals, silent: bool) {
-    let closing = timeout(if silent { SILENT_WITHIN } else { LEAVE_WITHIN }, locks.close());
-    if let Ok(Ok(Err(error))) = unless_interrupted(signals, closing).await {
+/// Closes the connection, and so removes an interrupted wait from the queue. A store that was silent
+/// gets less time for it, and its silence was reported already.
+async fn leave(locks: &Locks, signals: &mut Signals, leave_by: Option<Instant>) {
+    let until = leave_by.unwrap_or_else(|| Instant::now() + LEAVE_WITHIN);
+    let closing = timeout_at(until, locks.close());
+    if let (Ok(Ok(Err(error))), None) = (unless_interrupted(signals, closing).await, leave_by) {
         say(&chain(&error));
     }
 }
 
-/// How a run ended, and whether its store was silent by then.
+/// How a run ended.
 struct Done {
     outcome: Outcome,
-    silent: bool,
+    /// For a store that was silent: until when it is waited for, in all.
+    leave_by: Option<Instant>,
 }
 
 impl From<Outcome> for Done {
     fn from(outcome: Outcome) -> Done {
         let silent = matches!(outcome, Outcome::Lost { .. } | Outcome::Unreachable(_));
-        Done { outcome, silent }
+        Done { outcome, leave_by: silent.then(|| Instant::now() + SILENT_WITHIN) }
     }
 }
 
@@ -152,8 +160,13 @@ async fn acquire(
         && let Some(holders) = waiting::inspect(plan, locks).await
     {
         status.set_holders(&holders);
-        let held = waiting::describe(&holders, true).map(|held| format!("; {held}"));
-        message.push_str(&held.unwrap_or_default());
+        if let Some(held) = waiting::describe(&holders, true) {
+            *message = match message.strip_suffix(error.message()) {
+                // That another client holds it is what this says.
+                Some(before) if error.kind() == ErrorKind::Busy => format!("{before}{held}"),
+                _ => format!("{message}; {held}"),
+            };
+        }
     }
     Err(outcome)
 }
@@ -169,9 +182,12 @@ fn counted_from(wait: Option<Duration>, started: Instant, now: Instant) -> Insta
 
 /// Releases the lock. An earlier loss changes the outcome of the run; a missing confirmation of the
 /// store does not: the command did its work under the lock. The lock ends with its lease in any case,
-/// so the store is not asked for longer.
+/// so the store is not waited for longer, neither for the release nor for the end of the connection
+/// that follows it.
 async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outcome) -> Done {
     let bound = guard.remaining().saturating_add(SILENT_WITHIN);
+    // The bound of a lock without a lease is too far away for a moment.
+    let until = Instant::now().checked_add(bound);
     let released = unless_interrupted(signals, timeout(bound, guard.release())).await;
     let unconfirmed = match released {
         Ok(Ok(Ok(()))) | Err(_) => return Done::from(outcome),
@@ -193,7 +209,7 @@ async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outc
     if !outcome.was_reported() {
         say(&unconfirmed);
     }
-    Done { outcome, silent: true }
+    Done { outcome, leave_by: until.or_else(|| Some(Instant::now() + SILENT_WITHIN)) }
 }
 
 /// Carries out `work`, or drops it at the first signal.

@@ -1,72 +1,22 @@
 //! The options of `fencelock run`, parsed once. flock's letters keep their meaning.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use fencelock::{Liveness, Lock, Locks, Permits, Profile, Ttl, parse_duration};
+use fencelock_cli::say;
 
 use super::exit::{Codes, Outcome};
+use super::help::{EXIT_CODES, MORE};
 use super::store::Store;
+use crate::config::{Config, StoreOptions};
 
 /// How long a store may take to answer -n: enough for a slow store, short enough for a caller that
 /// asked not to wait.
 const TRY_WITHIN: Duration = Duration::from_secs(2);
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  the command's own; 128+n when signal n ended the command or the wait
-  64  usage error, or a lock already held by an enclosing `fencelock run`
-  69  the store did not answer: within the --wait limit, or unreachable_after without one (30 s), or
-      2 s with -n; --skip-ok does not hide it
-  70  the watchdog was killed, so the command was killed too
-  71  the system refused a process or a descriptor
-  75  busy, or the wait timed out (-E CODE, --skip-ok)
-  78  configuration: invalid store URL, or refused by the store
-  79  the lock was lost or about to be lost, or --hold-at-most was reached
-  126 the command cannot be executed
-  127 the command was not found";
-
-const MORE: &str = "\
-The command leads a process group of its own, in the terminal's foreground if fencelock is. When the
-command exits, the lock is released; its background processes continue without a lock.
-
-If the store cannot be reached yet, for example while it restarts, fencelock waits for it as for a busy
-lock, within the same limit: -n makes a single attempt. A refused login or an invalid URL is an error at
-once.
-
-When the lock is about to end, a message says why. The command and all processes that descend from it
-get SIGTERM (see --grace), and SIGKILL before another client can be granted the lock; SIGKILL at once
-when the store reports that the lock is no longer held. Processes in other groups or sessions are
-included (timeout(1), shells with job control, daemons). fencelock waits for the release to be confirmed
-until 1 s after the lock's own end. When fencelock is killed, or stopped for longer than the lock lasts,
-a watchdog kills the same processes. A process that cannot be ended because it runs as another user
-(sudo) is named on standard error at once. Processes that other programs start for the command (a
-container's daemon, systemd-run, at) do not descend from it and are not ended.
-
-SIGTERM is passed on to all of these processes; SIGINT, SIGQUIT and SIGHUP to all but those in a
-session of their own. When the command then dies of the signal, or has exited after a SIGTERM, its
-remaining processes are ended too, with SIGKILL after --grace. SIGUSR1, SIGUSR2, SIGALRM and similar
-signals are passed on to the command alone; real-time signals are dropped.
-
-A job that was stopped by Ctrl-Z keeps its lock on the file store; on a store with leases it is
-killed at the lease's end, because the lease is no longer renewed.
-
-Environment of the command:
-  FENCELOCK_NAME      the lock
-  FENCELOCK_TOKEN     its fencing token, for the protected resource to check
-  FENCELOCK_STORE     the store, without password and parameters
-  FENCELOCK_DEADLINE  with --hold-at-most: its end, in Unix seconds
-  FENCELOCK_HELD      all locks that the command runs under: a second `fencelock run` for one of them is an
-                      error rather than a deadlock; unset it for processes that outlive the lock
-
-Passwords: a command inherits FENCELOCK_URL with the whole environment, password included, so that a
-`fencelock run` inside it needs no --url. A URL given by --url is not passed to the command, but
-every user of the machine can see it in the process list. Messages and --status-json show neither.
-
---flock-compat exits like flock(1): 1 busy, 65 invalid URL, 66 refused by the store, 69 the command
-cannot be executed, 71 the store did not answer. A lost lock stays 79.";
 
 /// Runs a command while holding a lock
 #[derive(clap::Args, Debug)]
@@ -84,15 +34,21 @@ pub(crate) struct Options {
     #[arg(short = 'c', long = "command", conflicts_with = "command", value_name = "STRING")]
     shell: Option<OsString>,
 
-    /// Store URL, such as redis://HOST or file:///DIR; the default, file://, is a per-user
-    /// directory on this machine
-    #[arg(long, env = fencelock::URL_VARIABLE, default_value = "file://", hide_env_values = true)]
-    url: String,
+    #[command(flatten)]
+    store: StoreOptions,
     /// Fail rather than wait; the store itself gets 2 s to answer
     #[arg(short, long, visible_alias = "nb", conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait no longer than this for the store and the lock; fractions allowed, 0 is -n
-    #[arg(short, long, visible_alias = "timeout", value_name = "SECONDS", value_parser = seconds)]
+    /// Wait no longer than this for the store and the lock: seconds, such as 10 or 0.5, or a duration
+    /// with a unit, such as 500ms; 0 is -n
+    #[arg(
+        short,
+        long,
+        visible_alias = "timeout",
+        value_name = "TIME",
+        value_parser = wait_limit,
+        allow_negative_numbers = true
+    )]
     wait: Option<Duration>,
     /// Exit with CODE if the lock is busy or the wait times out
     #[arg(short = 'E', long, value_name = "CODE")]
@@ -112,34 +68,43 @@ pub(crate) struct Options {
     /// The total number of permits, M
     #[arg(long, value_name = "M")]
     limit: Option<u32>,
-    /// How long the store keeps the lock if this program stops responding
+    /// How long the store keeps the lock if this program stops responding; no effect on file:// and
+    /// zk:// [default: ttl= in the URL, then ttl of a configuration file, then 30s]
     #[arg(long, value_name = "DUR", value_parser = ttl)]
     ttl: Option<Ttl>,
-    /// Keep the lock at least this long, even if the command ends earlier
-    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    /// Keep the lock at least this long, even if the command ends earlier; for a job that several
+    /// machines start at the same time, more than their clocks differ
+    #[arg(long, value_name = "DUR", value_parser = duration)]
     hold_at_least: Option<Duration>,
-    /// End the command before it has held the lock for longer than this
-    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    /// End the command before it has held the lock for longer than this; it gets SIGTERM when only
+    /// --grace of this time is left
+    #[arg(long, value_name = "DUR", value_parser = duration)]
     hold_at_most: Option<Duration>,
     /// When the lock is about to be lost: terminate the command, kill it, or only print a message
     #[arg(long, value_enum, default_value_t = OnLost::Term)]
     on_lost: OnLost,
     /// Time between SIGTERM and the lock's end; at most half the TTL, or 0.27 of the session on zk://
     /// [default: a third of the time that the lock lasts without renewal, at most 5s]
-    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    #[arg(long, value_name = "DUR", value_parser = duration)]
     grace: Option<Duration>,
     /// Exit with 0 if the lock is busy
     #[arg(long, conflicts_with = "conflict_exit_code")]
     skip_ok: bool,
+    /// The text that describes this job to other clients of the lock [default: the command's name]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
     /// Write a JSON status to FILE, once when granted and once at the end
     #[arg(long, value_name = "FILE")]
     status_json: Option<PathBuf>,
     /// Exit with flock's codes, such as 1 for busy
     #[arg(long)]
     flock_compat: bool,
-    /// Report how long the wait took, and who holds the lock meanwhile
-    #[arg(long)]
+    /// Report how long the wait took, who holds the lock meanwhile, and warnings of the store
+    #[arg(short, long)]
     verbose: bool,
+    /// Report only errors and losses
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
 }
 
 /// What to do when the lock is about to be lost.
@@ -173,6 +138,10 @@ pub(super) struct Plan {
     pub(super) on_lost: OnLost,
     pub(super) status: Option<PathBuf>,
     pub(super) verbose: bool,
+    pub(super) quiet: bool,
+    /// By an option.
+    pub(super) chose_ttl: bool,
+    label: String,
     kind: Kind,
     ttl: Ttl,
     grace: Option<Duration>,
@@ -195,11 +164,17 @@ impl Options {
     pub(super) fn codes(&self) -> Codes {
         Codes { flock: self.flock_compat, busy: self.conflict_exit_code, skip_ok: self.skip_ok }
     }
+
+    /// Whether warnings of the stores are shown: on a terminal, and with --verbose. They would be noise
+    /// in the mail that cron sends for each run with output.
+    pub(crate) fn wants_warnings(&self) -> bool {
+        self.verbose || !self.quiet && io::stderr().is_terminal()
+    }
 }
 
 impl Plan {
     pub(super) fn new(options: Options) -> Result<Plan, Outcome> {
-        let store = Store::new(options.url)?;
+        let store = Store::new(Config::read(options.store).map_err(Outcome::Configuration)?)?;
         let permits = |limit| Permits::new(options.permits.unwrap_or(1), limit);
         let kind = match options.limit {
             Some(limit) => Kind::Permits(permits(limit).map_err(Outcome::usage)?),
@@ -215,13 +190,18 @@ impl Plan {
             Some(line) => vec!["/bin/sh".into(), "-c".into(), line],
             None => options.command,
         };
-        let ttl = match options.ttl {
-            Some(ttl) => ttl,
-            None => store.ttl()?,
-        };
+        if options.status_json.as_deref() == Some(Path::new("-")) {
+            return Err(Outcome::usage(
+                "--status-json -: the standard output is the command's; name a file, or /dev/stderr, \
+                 or /dev/stdout to mix the status with the command's output",
+            ));
+        }
+        let ttl = options.ttl.or(store.ttl()?).or(store.config.ttl).unwrap_or_default();
         let try_within = store.unreachable_after()?.map_or(TRY_WITHIN, |it| it.min(TRY_WITHIN));
+        let label = options.label.or_else(|| store.config.label.clone());
         Ok(Plan {
             name: options.name,
+            label: label.unwrap_or_else(|| program(&command)),
             command,
             store,
             wait: if options.nonblock { Some(Duration::ZERO) } else { options.wait },
@@ -230,6 +210,8 @@ impl Plan {
             on_lost: options.on_lost,
             status: options.status_json,
             verbose: options.verbose,
+            quiet: options.quiet,
+            chose_ttl: options.ttl.is_some(),
             kind,
             ttl,
             grace: options.grace,
@@ -247,7 +229,7 @@ impl Plan {
                 locks.semaphore(&self.name, permits.limit()).permits(permits.n())
             }
         };
-        let lock = lock.ttl(self.ttl.get()).label(&self.program());
+        let lock = lock.ttl(self.ttl.get()).label(&self.label);
         let lock = match self.wait {
             Some(Duration::ZERO) => {
                 lock.wait_at_most(Duration::ZERO).unreachable_after(self.try_within)
@@ -261,10 +243,11 @@ impl Plan {
         }
     }
 
-    /// The command's own name, without its arguments, which may hold secrets.
-    pub(super) fn program(&self) -> String {
-        let program = self.command.first().map(PathBuf::from).unwrap_or_default();
-        program.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    /// Tells the user something that is not an error.
+    pub(super) fn note(&self, message: &str) {
+        if !self.quiet {
+            say(message);
+        }
     }
 
     /// When to end the command before the lock ends, computed from the shortest duration that the lock
@@ -282,7 +265,7 @@ impl Plan {
             Some(grace) if grace > promise / 2 => {
                 return Err(Outcome::usage(format!(
                     "--grace {} is more than half of the {} that the lock lasts; \
-                     lower it, or raise {to_raise}",
+                     lower --grace, or raise {to_raise}",
                     format_duration(grace),
                     format_duration(promise),
                 )));
@@ -307,14 +290,29 @@ fn format_duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 =
-        text.parse().map_err(|_| "expected seconds, such as 10 or 0.5".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "expected seconds, 0 or more".to_owned())
+/// The command's own name, without its arguments, which may contain secrets.
+fn program(command: &[OsString]) -> String {
+    let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    program.to_string_lossy().into_owned()
 }
 
-fn ttl(text: &str) -> Result<Ttl, fencelock::Error> {
-    Ttl::new(parse_duration(text)?)
+/// flock's seconds, or a duration as all other options take it.
+fn wait_limit(text: &str) -> Result<Duration, String> {
+    const EXPECTED: &str = "expected seconds, such as 10 or 0.5, or a number with a unit, such as \
+                            500ms, 10s or 1m30s";
+    match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| EXPECTED.to_owned()),
+        Err(_) => parse_duration(text).map_err(|_| EXPECTED.to_owned()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let expected = "expected a number with a unit, such as 500ms, 2s or 1m30s";
+    parse_duration(text).map_err(|_| expected.to_owned())
+}
+
+fn ttl(text: &str) -> Result<Ttl, String> {
+    Ttl::new(duration(text)?).map_err(|error| error.message().to_owned())
 }
 
 #[cfg(test)]
@@ -370,6 +368,20 @@ mod tests {
             let refused = margins(options, liveness).await.expect_err("refused");
             let text = format!("{refused:?}");
             assert!(text.contains(says), "{options:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_wait_limit_is_seconds_or_has_a_unit() {
+        for (text, limit) in
+            [("10", s(10.0)), ("0.5", s(0.5)), ("0", s(0.0)), ("10s", s(10.0)), ("1m30s", s(90.0))]
+        {
+            assert_eq!(wait_limit(text), Ok(limit), "{text}");
+        }
+        assert_eq!(wait_limit("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "soon", "-1", "-1s", "nan", "inf", "1e400", "10 parsecs"] {
+            let why = wait_limit(wrong).expect_err(wrong);
+            assert!(why.contains("such as 10 or 0.5"), "{why}");
         }
     }
 }

@@ -4,6 +4,7 @@
 //! else, such as `/dev/null`, a pipe or our own standard output, is written to and never replaced:
 //! for root a rename would turn the machine's `/dev/null` into a file.
 
+use std::error::Error as _;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use fencelock::{FencingToken, Snapshot};
 use fencelock_cli::say;
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::exit::{Codes, Outcome};
@@ -24,7 +26,8 @@ use super::process::tree::Refused;
 pub(super) struct Status {
     name: String,
     store: String,
-    token: Option<u64>,
+    /// A string: programs that read JSON numbers as floating point round large ones.
+    token: Option<String>,
     /// `running` from the grant on, then how it ended.
     outcome: &'static str,
     exit_code: Option<u8>,
@@ -79,11 +82,31 @@ impl Status {
         }
     }
 
+    /// Refuses a file that cannot be written, before the command runs. A pipe without a reader is
+    /// accepted: it may have one by the time of the grant.
+    pub(super) fn require_writable(&mut self) -> Result<(), Outcome> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let checked = match Target::of(file) {
+            Ok(Target::Replaced(path)) => fencelock_cli::new_beside(&path).map(drop),
+            Ok(target) => {
+                self.target = Some(target);
+                Ok(())
+            }
+            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(()),
+            Err(error) => Err(error),
+        };
+        checked.map_err(|error| {
+            let file = self.file.take().unwrap_or_default();
+            let (file, why) = (file.display(), reason(&error));
+            Outcome::usage(format!("--status-json {file}: the file cannot be written: {why}"))
+        })
+    }
+
     /// Records the grant. Returns how long the wait took.
     pub(super) fn granted(&mut self, token: FencingToken) -> Duration {
         let now = Instant::now();
         let waited = now.duration_since(self.started);
-        self.token = Some(token.get());
+        self.token = Some(token.to_string());
         self.outcome = "running";
         self.waited_seconds = waited.as_secs_f64();
         self.granted = Some(now);
@@ -136,9 +159,17 @@ impl Status {
         let opened = self.target.take().map_or_else(|| Target::of(file), Ok);
         match opened.and_then(|target| target.write(self)) {
             Ok(target) => self.target = Some(target),
-            Err(error) => say(&format!("cannot write the status to {}: {error}", file.display())),
+            Err(error) => {
+                let (file, why) = (file.display(), reason(&error));
+                say(&format!("cannot write the status to {file}: {why}"));
+            }
         }
     }
+}
+
+/// The system's own error, without the name of a temporary file.
+fn reason(error: &io::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// Where a status is written.
@@ -203,7 +234,7 @@ fn resolve_links(path: &Path) -> io::Result<PathBuf> {
             Err(_) => return Ok(path),
         }
     }
-    Err(rustix::io::Errno::LOOP.into())
+    Err(Errno::LOOP.into())
 }
 
 /// Opens anything but a regular file. Never waits, neither for the reader of a pipe nor for space in

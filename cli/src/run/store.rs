@@ -1,27 +1,56 @@
-//! The parts of the store's URL that this command uses: what may be shown, what distinguishes two
-//! stores, and the times that its parameters set.
+//! The store of a run: what of its URL may be shown, what distinguishes two stores, the times that
+//! its parameters set, and what is required of it.
 
 use std::path::Path;
 use std::time::Duration;
 
 use fencelock::url::StoreUrl;
-use fencelock::{Ttl, parse_duration};
+use fencelock::{Liveness, Locks, Ttl, parse_duration};
 
 use super::exit::Outcome;
+use crate::config::Config;
 
-/// A store's URL. Without `Debug`, since it may hold a password.
+/// The store and its settings. Without `Debug`, since the URL may contain a password.
 pub(super) struct Store {
-    pub(super) url: String,
-    /// Without password and parameters.
+    /// The URL without password and parameters.
     pub(super) redacted_url: String,
+    pub(super) config: Config,
     parsed: StoreUrl,
 }
 
 impl Store {
-    pub(super) fn new(url: String) -> Result<Store, Outcome> {
-        let parsed = StoreUrl::parse(&url).map_err(Outcome::configuration)?;
+    pub(super) fn new(config: Config) -> Result<Store, Outcome> {
+        let parsed = StoreUrl::parse(config.url()).map_err(|error| {
+            Outcome::configuration(format!("{}: {}", config.url_place(), error.message()))
+        })?;
         let redacted_url = parsed.to_string();
-        Ok(Store { url, redacted_url, parsed })
+        Ok(Store { redacted_url, config, parsed })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        self.config.url()
+    }
+
+    /// What the user should know before the store is connected, and need not act on.
+    pub(super) fn notices(&self) -> impl Iterator<Item = String> {
+        let warnings = self.config.warnings.iter().map(|warning| format!("warning: {warning}"));
+        warnings.chain(self.config.notice_of_default())
+    }
+
+    /// Refuses a store whose locks exclude too little.
+    pub(super) fn require_reach(&self, locks: &Locks) -> Result<(), Outcome> {
+        let required = self.config.require_reach(locks.profile(), &self.redacted_url);
+        required.map_err(Outcome::Configuration)
+    }
+
+    /// That the option `--ttl` has no effect, if so.
+    pub(super) fn notice_of_ttl(&self, locks: &Locks) -> Option<String> {
+        let why = match locks.profile().liveness {
+            Liveness::Lease => return None,
+            Liveness::Process => "a lock lasts until this program ends",
+            Liveness::Session(_) => "a lock lasts as long as the session (session= in the URL)",
+        };
+        Some(format!("--ttl has no effect on {}: {why}", self.redacted_url))
     }
 
     /// Equal for stores in which equal names are the same lock, as far as the URLs show that; a
@@ -35,7 +64,7 @@ impl Store {
             _ => None,
         };
         let place = place.unwrap_or_else(|| self.redacted_url.clone());
-        match parameter(&self.url, "prefix") {
+        match parameter(self.url(), "prefix") {
             Some(prefix) => format!("{place}?prefix={prefix}"),
             None => place,
         }
@@ -43,14 +72,15 @@ impl Store {
 
     /// How long the store may stay silent, if the URL says so.
     pub(super) fn unreachable_after(&self) -> Result<Option<Duration>, Outcome> {
-        let text = parameter(&self.url, "unreachable_after");
+        let text = parameter(self.url(), "unreachable_after");
         text.map(parse_duration).transpose().map_err(Outcome::configuration)
     }
 
-    /// The TTL of locks that do not ask for their own.
-    pub(super) fn ttl(&self) -> Result<Ttl, Outcome> {
-        let Some(text) = parameter(&self.url, "ttl") else { return Ok(Ttl::default()) };
-        parse_duration(text).and_then(Ttl::new).map_err(Outcome::configuration)
+    /// The TTL that the URL sets for locks that do not ask for their own.
+    pub(super) fn ttl(&self) -> Result<Option<Ttl>, Outcome> {
+        let text = parameter(self.url(), "ttl");
+        let ttl = text.map(|text| parse_duration(text).and_then(Ttl::new));
+        ttl.transpose().map_err(Outcome::configuration)
     }
 }
 

@@ -1,7 +1,6 @@
 //! From the command's start to its end: passing signals on, sharing the terminal, and ending the
 //! command and its descendants before its lock ends.
 
-use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::exit::Outcome;
 use super::options::{Margins, OnLost, Plan};
-use super::process::child::Child;
+use super::process::child::{Child, Variable};
 use super::process::ipc::{End, Report};
 use super::process::tree::{Reach, Rounds, until};
 use super::signals;
@@ -34,7 +33,7 @@ pub(super) async fn supervise(
     locks: &Locks,
     guard: &Guard,
     signals: &mut Signals,
-    variables: &[(&str, String)],
+    variables: &[Variable],
     status: &mut Status,
 ) -> io::Result<Outcome> {
     let terminal = Terminal::controlling();
@@ -163,7 +162,7 @@ impl Supervisor<'_> {
                 None
             }
             Some(Report::CannotExecute { errno }) => {
-                let command = self.deadline.plan.command.first().map(OsString::as_os_str);
+                let command = self.deadline.plan.command.first().map(std::ffi::OsString::as_os_str);
                 let command = command.unwrap_or_default().to_string_lossy().into_owned();
                 Some(Outcome::CannotExecute(command, io::Error::from_raw_os_error(errno)))
             }

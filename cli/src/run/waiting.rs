@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use fencelock::{Locks, Participant, Snapshot};
+use fencelock::{Label, Locks, Participant, Snapshot};
 use fencelock_cli::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::{sleep, timeout};
@@ -68,6 +68,9 @@ async fn until_done<T>(
 
 /// What shows a message on a terminal or, with --verbose, elsewhere; `None` if nothing does.
 fn display(plan: &Plan) -> Option<Box<dyn FnMut(String)>> {
+    if plan.quiet {
+        return None;
+    }
     let foreground = || Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
     if io::stderr().is_terminal() && foreground() {
         let line = Line::new();
@@ -90,7 +93,8 @@ pub(super) async fn inspect(plan: &Plan, locks: &Locks) -> Option<Snapshot> {
     timeout(INSPECT_WITHIN, locks.inspect(&plan.name)).await.ok()?.ok()
 }
 
-/// "held for 3m 2s by web-1 pid 4711 backup.sh and 2 others", `None` when the lock is free.
+/// `held for 3 min 2 s by "backup.sh" (pid 4711 on host web-1) and 2 others`, `None` when the lock is
+/// free. A `precise` text also says for how long.
 pub(super) fn describe(snapshot: &Snapshot, precise: bool) -> Option<String> {
     let (first, others) = snapshot.holders.split_first()?;
     let more = match others.len() {
@@ -102,14 +106,36 @@ pub(super) fn describe(snapshot: &Snapshot, precise: bool) -> Option<String> {
 }
 
 fn one(holder: &Participant, precise: bool) -> String {
-    let label = holder.label.as_ref().map_or("a client without a label", |label| label.as_str());
+    let label = holder.label.as_ref();
+    let label = label.map_or_else(|| "a client without a label".to_owned(), who);
     match holder.since {
-        Some(since) if precise => {
-            let seconds = Duration::from_secs(since.as_secs());
-            format!("for {} by {label}", humantime::format_duration(seconds))
-        }
+        Some(since) if precise => format!("for {} by {label}", spoken(since)),
         _ => format!("by {label}"),
     }
+}
+
+fn who(label: &Label) -> String {
+    match label.process() {
+        Some((host, pid, "")) => format!("pid {pid} on host {host}"),
+        Some((host, pid, text)) => format!("{text:?} (pid {pid} on host {host})"),
+        None => format!("{label:?}"),
+    }
+}
+
+/// A duration in its two largest units: `0 s`, `3 min 2 s`, `2 d`.
+fn spoken(duration: Duration) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let mut rest = duration.as_secs();
+    let largest = UNITS.iter().position(|(size, _)| rest >= *size).unwrap_or(UNITS.len() - 1);
+    let mut parts = Vec::new();
+    for (size, name) in UNITS.iter().skip(largest).take(2) {
+        let count = rest / size;
+        rest %= size;
+        if count > 0 || parts.is_empty() {
+            parts.push(format!("{count} {name}"));
+        }
+    }
+    parts.join(" ")
 }
 
 /// A line that is replaced, and removed when it is dropped.
@@ -131,5 +157,35 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_spoken_in_two_units() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (3, "3 s"),
+            (60, "1 min"),
+            (182, "3 min 2 s"),
+            (3_600, "1 h"),
+            (7_260, "2 h 1 min"),
+            (3_601, "1 h"),
+            (90_000, "1 d 1 h"),
+        ] {
+            assert_eq!(spoken(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_holder_is_named_by_program_process_and_host() {
+        let this = Label::of_this_process();
+        let (host, pid, _) = this.process().expect("host and pid");
+        assert_eq!(who(&this), format!("pid {pid} on host {host}"));
+        assert_eq!(who(&this.with("sleep")), format!("\"sleep\" (pid {pid} on host {host})"));
+        assert_eq!(who(&Label::new("the importer")), "\"the importer\"");
     }
 }

@@ -76,10 +76,10 @@ async fn a_set_is_declared_new_shown_and_replaced() {
     assert_eq!((&line["taking_part"], &line["majority"]), (&3.into(), &2.into()), "{line}");
     let rows = line["nodes"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["state"] == "open" && row["clock_agrees"] == true));
-    let held = |row: &&Value| row["lock"]["fence"] == guard.fencing_token().get();
+    let held = |row: &&Value| row["lock"]["fence"] == guard.fencing_token().to_string();
     assert!(rows.iter().filter(held).count() >= 2, "{line}");
     let holder = &rows.iter().find(held).expect("a majority")["lock"]["holders"][0];
-    assert_eq!(holder["token"], guard.fencing_token().get(), "{line}");
+    assert_eq!(holder["token"], guard.fencing_token().to_string(), "{line}");
     locks.close().await.expect("closed");
 
     let start = Instant::now();

@@ -66,7 +66,8 @@ fn the_status_file_is_for_monitoring() {
     assert_eq!((&value["name"], &value["outcome"]), (&"job".into(), &"exited".into()));
     assert_eq!(value["store"], here.url());
     assert_eq!(value["exit_code"], 3);
-    assert!(value["token"].as_u64().unwrap() > 0);
+    // No number: many readers of JSON would round a large one.
+    assert!(value["token"].as_str().unwrap().parse::<u64>().unwrap() > 0);
     assert!(value["waited_seconds"].as_f64().unwrap() < 60.0);
     assert!(value["held_seconds"].as_f64().unwrap() >= 0.1);
     let seen: Value = serde_json::from_slice(&std::fs::read(here.path("seen")).unwrap()).unwrap();
@@ -83,9 +84,30 @@ fn the_status_file_is_for_monitoring() {
 #[test]
 fn a_status_that_cannot_be_written_does_not_hide_the_exit_code() {
     let here = Scratch::new();
-    let output = here.output(&["--status-json", "no/such/file", "job", "--", "sh", "-c", "exit 3"]);
+    std::fs::create_dir(here.path("gone")).unwrap();
+    let script = "rm -r gone; exit 3";
+    let output = here.output(&["--status-json", "gone/status", "job", "--", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the status"));
+}
+
+#[test]
+fn a_status_file_that_cannot_be_written_is_refused_before_the_command_runs() {
+    let here = Scratch::new();
+    std::fs::create_dir(here.path("directory")).unwrap();
+    for (file, says) in [
+        ("no/such/file", "--status-json no/such/file: the file cannot be written: "),
+        ("directory", "--status-json directory: the file cannot be written: "),
+        ("-", "name a file, or /dev/stderr"),
+    ] {
+        let output = here.output(&["--status-json", file, "job", "--", "touch", "ran"]);
+        assert_eq!(output.status.code(), Some(64), "{file}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(says), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!here.path("ran").exists(), "{file}");
+        assert!(!here.path("-").exists());
+    }
 }
 
 /// The status of a job that ran to its end, in the only or last line of `text`.

@@ -32,6 +32,12 @@ fn usage_is_64() {
         &["--permits", "3", "--limit", "2", "job", "--", "true"],
         &["--ttl", "30", "job", "--", "true"],
         &["--ttl", "1ms", "job", "--", "true"],
+        &["-w", "10 parsecs", "job", "--", "true"],
+        &["-q", "-v", "job", "--", "true"],
+        &["--reach", "galaxy", "job", "--", "true"],
+        &["--log", "loud", "job", "--", "true"],
+        &["--", "echo", "hi"],
+        &["-c", "true", "--", "job"],
         &["--hold-at-most", "0s", "job", "--", "true"],
         &["--hold-at-most", "1s", "--hold-at-least", "2s", "job", "--", "true"],
         &["--ttl", "2s", "--grace", "1100ms", "job", "--", "true"],
@@ -49,10 +55,22 @@ fn usage_is_64() {
 }
 
 #[test]
+fn a_forgotten_name_is_not_taken_from_the_command() {
+    let here = Scratch::new();
+    let output = here.output(&["--", "echo", "hi"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("the lock's NAME comes before --"), "{said}");
+    assert!(said.contains("fencelock run [OPTIONS] NAME"), "{said}");
+    let negative = here.output(&["-w", "-5", "job", "--", "true"]);
+    let said = String::from_utf8(negative.stderr).unwrap();
+    assert!(said.contains("expected seconds, such as 10 or 0.5"), "{said}");
+}
+
+#[test]
 fn busy_is_75_or_what_the_user_says() {
     let here = Scratch::new();
-    let _held = here.hold(&[], "job");
-    for wait in [&["-n"][..], &["--nonblock"], &["-w", "0"], &["-w", "0.05"]] {
+    let held = here.hold(&[], "job");
+    for wait in [&["-n"][..], &["--nonblock"], &["-w", "0"], &["-w", "0.05"], &["-w", "50ms"]] {
         let with = |more: &[&'static str]| {
             let mut arguments = wait.to_vec();
             arguments.extend(more);
@@ -63,7 +81,10 @@ fn busy_is_75_or_what_the_user_says() {
         assert_eq!(busy.status.code(), Some(75), "{wait:?}");
         let message = String::from_utf8(busy.stderr).unwrap();
         assert!(message.starts_with("fencelock: acquire \"job\" on file://"), "{message}");
-        assert!(message.contains("; held for ") && message.contains(" sh"), "{message}");
+        // The process that has the lock, which the job's label names.
+        let process = format!("held for 0 s by \"sh\" (pid {} on host ", held.pid().as_raw_pid());
+        let [busy, waited] = [format!(": busy: {process}"), format!("; {process}")];
+        assert!(message.contains(&busy) || message.contains(&waited), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
         assert_eq!(with(&["-E", "3"]).status.code(), Some(3));
         for (options, code) in [(["--skip-ok"], 0), (["--flock-compat"], 1)] {
@@ -141,10 +162,12 @@ fn flocks_spellings_work() {
     assert_eq!(says(&["job", "echo", "-n", "-E", "x"]), "-E x".trim_start_matches("-E "));
     assert_eq!(says(&["-n", "-x", "job", "--", "echo", "-s"]), "-s\n");
     assert_eq!(says(&["-e", "--timeout", "1", "job", "--", "echo", "a"]), "a\n");
-    let verbose = here.output(&["--verbose", "job", "--", "true"]);
-    let printed = String::from_utf8(verbose.stderr).unwrap();
-    assert!(printed.starts_with("fencelock: got \"job\" on file://"), "{printed}");
-    assert!(printed.contains("fencing token"), "{printed}");
+    for verbose in ["--verbose", "-v"] {
+        let verbose = here.output(&[verbose, "job", "--", "true"]);
+        let printed = String::from_utf8(verbose.stderr).unwrap();
+        assert!(printed.starts_with("fencelock: got \"job\" on file://"), "{printed}");
+        assert!(printed.contains("fencing token"), "{printed}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Scratch, pid, state};
+use crate::support::{Scratch, pid, redis, state};
 
 #[test]
 fn at_its_deadline_a_command_gets_term() {
@@ -128,10 +128,12 @@ fn a_lock_taken_away_kills_at_once() {
     assert!(said.contains("taken or deleted"), "{said}");
 }
 
-#[test]
-fn a_lease_is_renewed_while_the_command_runs() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_while_the_command_runs() {
     let here = Scratch::new();
-    let options = ["--url", "mem://", "--ttl", "3s", "job", "--", "sh", "-c", "sleep 4; exit 3"];
+    let server = redis().await;
+    let url = server.url();
+    let options = ["--url", &url, "--ttl", "3s", "job", "--", "sh", "-c", "sleep 4; exit 3"];
     assert_eq!(here.code(&options), 3);
 }
 

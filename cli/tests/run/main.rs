@@ -1,5 +1,6 @@
 //! `fencelock run` as its users see it: real processes, real signals, real terminals.
 
+mod config;
 mod counter;
 mod curator;
 mod descendants;

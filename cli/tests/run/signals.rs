@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::support::{Job, Scratch, eventually, state};
+use crate::support::{Job, Scratch, eventually, redis, state};
 
 const FORWARDED: [(Signal, i32, &str); 4] = [
     (Signal::INT, 130, "INT"),
@@ -183,11 +183,12 @@ fn that_end_a_program_by_default_leave_the_watchdog_at_work() {
     assert_eq!(job.code(), 0);
 }
 
-#[test]
-fn a_stop_without_a_terminal_stops_the_command_and_not_the_renewals() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_without_a_terminal_stops_the_command_and_not_the_renewals() {
     let here = Scratch::new();
+    let server = redis().await;
     let mut job = {
-        let run = here.run(&["--url", "mem://", "--ttl", "1s", "job", "--"]);
+        let run = here.run(&["--url", &server.url(), "--ttl", "1s", "job", "--"]);
         let mut session = Command::new("setsid");
         session.arg(run.get_program()).args(run.get_args());
         session.args(["sh", "-c", "echo $$; read x; exit 3"]);

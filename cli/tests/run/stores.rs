@@ -5,16 +5,12 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestRedis, TestZooKeeper};
+use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestZooKeeper};
 
-use crate::support::{Job, Scratch};
+use crate::support::{Job, Scratch, redis};
 
 /// Much longer than any wait here takes, much shorter than the wrong wait.
 const SOON: Duration = Duration::from_secs(12);
-
-async fn redis() -> TestRedis {
-    TestRedis::start().await.expect("a redis-server starts")
-}
 
 /// Listens in place of a server, until two attempts to connect were made.
 fn see_two_attempts(port: u16) {
@@ -44,11 +40,51 @@ async fn an_ensemble_that_comes_later_is_waited_for() {
     let [server] = ensemble.servers() else { panic!("it is alone") };
     server.kill().expect("killed");
     let url = format!("zk://{}/jobs", ensemble.connect_string());
-    let mut job = here.start(&["-w", "120", "--url", &url, "job", "--", "echo", "ran"]);
+    let options = ["-w", "120", "--ttl", "5s", "--url", &url];
+    let mut job = here.start(&[&options[..], &["job", "--", "echo", "ran"]].concat());
     see_two_attempts(server.port());
     server.restart().await.expect("it comes back");
     assert_eq!(job.line(), "ran");
     assert_eq!(job.code(), 0);
+    let said = job.complaints();
+    assert!(said.contains("fencelock: --ttl has no effect on zk://"), "{said}");
+}
+
+/// How much of a lease of 3 s is left when its store falls silent: less than all of it. The job has to
+/// be told and ended in time, and `fencelock` to end a second after the lease.
+const TTL: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_loss_a_silent_store_is_waited_for_until_a_second_after_the_lease() {
+    let here = Scratch::new();
+    for (frozen, script) in [
+        (false, LISTENS),
+        (true, LISTENS),
+        // Killed shortly before the end of the lease.
+        (true, "trap '' TERM; echo up; while :; do read -t 1 x; done"),
+    ] {
+        let server = redis().await;
+        let url = server.url();
+        let options = ["--ttl", "3s", "--status-json", "status", "--url", &url];
+        let mut job = here.start(&[&options[..], &["job", "--", "bash", "-c", script]].concat());
+        assert_eq!(job.line(), "up");
+        let start = Instant::now();
+        match frozen {
+            true => server.freeze().await.expect("frozen"),
+            false => server.kill().expect("killed"),
+        }
+        assert_eq!(job.code(), 79);
+        let took = start.elapsed();
+        assert!(took < TTL + Duration::from_secs(2), "frozen {frozen}: {took:?}");
+        let said = job.complaints();
+        assert!(
+            said.contains("no renewal was confirmed in time; the command gets SIGTERM"),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "reported once: {said}");
+        let status = std::fs::read_to_string(here.path("status")).expect("written");
+        assert!(status.contains("no renewal was confirmed in time"), "{status}");
+    }
 }
 
 /// The message and the duration of `fencelock run` on a store that does not answer.
@@ -158,4 +194,25 @@ async fn a_password_on_the_command_line_does_not_reach_the_command() {
     let seen = String::from_utf8_lossy(&output.stdout);
     assert!(seen.contains("FENCELOCK_STORE=redis://:***@127.0.0.1:"), "{seen}");
     assert!(!seen.contains("correcthorse"), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn warnings_of_the_server_are_shown_where_they_are_wanted() {
+    let here = Scratch::new();
+    // Without an append-only file.
+    let server = redis().await;
+    let url = server.url();
+    let stderr = |options: &[&str]| {
+        let output = here.output(&[options, &["--url", &url, "job", "--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let verbose = stderr(&["--verbose"]);
+    let warning = "fencelock: warning: redis loses its locks when it restarts; set appendonly yes";
+    assert!(verbose.lines().any(|line| line.starts_with(warning)), "{verbose}");
+    assert_eq!(stderr(&[]), "", "in the mail of each run it would be noise");
+    let log = stderr(&["--log", "warn"]);
+    assert!(log.contains(" WARN ") && log.contains("redis loses its locks"), "{log}");
+    assert!(!log.contains('\x1b'), "no colours outside of a terminal: {log:?}");
+    assert!(stderr(&["--log", "debug"]).contains(" DEBUG "));
 }

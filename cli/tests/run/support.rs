@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
+use fencelock_testkit::servers::TestRedis;
 use rustix::process::{Pid, Signal};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -47,6 +48,10 @@ impl Scratch {
         command
             .env("FENCELOCK_URL", self.url())
             .env_remove("FENCELOCK_HELD")
+            .env_remove("FENCELOCK_REACH")
+            .env_remove("FENCELOCK_URL_FILE")
+            // In place of this machine's and this user's files.
+            .env("FENCELOCK_CONFIG", "/dev/null")
             .env_remove("RUST_LOG");
         command
     }
@@ -93,6 +98,11 @@ impl Scratch {
     pub(crate) async fn connect(&self) -> fencelock::Locks {
         fencelock::connect(&self.url()).await.expect("the store is there")
     }
+}
+
+/// A store whose locks end with their leases, for all processes that know its URL.
+pub(crate) async fn redis() -> TestRedis {
+    TestRedis::start().await.expect("a redis-server starts")
 }
 
 /// A program that a shell starts with `&` ignores SIGINT and SIGQUIT, with `nohup` SIGHUP, and so
@@ -252,7 +262,9 @@ impl Shell {
             .env("PS1", "READY> ")
             .env("HISTFILE", "")
             .env("TERM", "xterm")
+            .env("FENCELOCK_CONFIG", "/dev/null")
             .env_remove("FENCELOCK_HELD")
+            .env_remove("FENCELOCK_REACH")
             .stdin(slave())
             .stdout(slave())
             .stderr(slave())

@@ -1,7 +1,7 @@
 //! On a terminal: the command can read it, Ctrl-C and Ctrl-Z are for the whole job, and a waiter
 //! reports the holder.
 
-use crate::support::{Scratch, Shell};
+use crate::support::{Scratch, Shell, redis};
 
 #[test]
 fn the_command_reads_the_terminal() {
@@ -123,13 +123,15 @@ fn in_the_background_it_stops_when_it_reads_and_continues_in_the_foreground() {
     shell.expect("READY> ");
 }
 
-#[test]
-fn a_job_stopped_for_longer_than_its_lease_does_not_continue() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_stopped_for_longer_than_its_lease_does_not_continue() {
     let here = Scratch::new();
+    let server = redis().await;
     let mut shell = Shell::start(&here);
-    shell.line(
-        "fencelock run --url mem:// --ttl 1s job -- sh -c 'read a; echo u''p; read x; echo contin''ues'",
-    );
+    shell.line(&format!(
+        "fencelock run --url {} --ttl 1s job -- sh -c 'read a; echo u''p; read x; echo contin''ues'",
+        server.url()
+    ));
     shell.line("first");
     shell.expect("up\r\n");
     shell.keys("\x1a");
@@ -151,7 +153,7 @@ fn a_waiter_says_who_holds_the_lock() {
     shell.line("fencelock run job -- echo grant''ed");
     shell.expect("fencelock: waiting for \"job\" on file://");
     shell.expect(": held for ");
-    shell.expect(&format!("pid {}", held.pid().as_raw_pid()));
+    shell.expect(&format!("by \"sh\" (pid {} on host ", held.pid().as_raw_pid()));
     held.hang_up();
     // The line is taken away first.
     shell.expect("\x1b[2K");

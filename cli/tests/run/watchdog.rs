@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
 
-use crate::support::{Scratch, children, eventually, pid, state};
+use crate::support::{Scratch, children, eventually, pid, redis, state};
 
 /// A command with grandchildren, all of them with the output open.
 const FAMILY: [&str; 5] = [
@@ -88,12 +88,13 @@ fn the_watchdog_ignores_polite_signals_and_ends_with_the_command() {
     assert_eq!(state(watchdog), None);
 }
 
-#[test]
-fn a_stopped_wrapper_does_not_outlive_its_lease() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_wrapper_does_not_outlive_its_lease() {
     let here = Scratch::new();
+    let server = redis().await;
     let mut job = here.start(&[
         "--url",
-        "mem://",
+        &server.url(),
         "--ttl",
         "500ms",
         "job",

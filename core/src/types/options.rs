@@ -117,6 +117,20 @@ impl Label {
         Label::new(&format!("{} {text}", self.0))
     }
 
+    /// The host name, the process id and the text after them, if this label begins with those of a
+    /// process.
+    ///
+    /// ```
+    /// let label = fencelock_core::Label::new("web-1 pid 4711 the importer");
+    /// assert_eq!(label.process(), Some(("web-1", 4711, "the importer")));
+    /// ```
+    #[must_use]
+    pub fn process(&self) -> Option<(&str, u32, &str)> {
+        let (host, rest) = self.0.split_once(" pid ")?;
+        let (pid, text) = rest.split_once(' ').unwrap_or((rest, ""));
+        Some((host, pid.parse().ok()?, text))
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -23,6 +23,9 @@ use super::orphans;
 use super::tree::{ProcessTree, Reach, Refused, Rounds, Sent};
 use crate::run::WATCHDOG;
 
+/// A variable of the command's environment; `None` if it is removed.
+pub(crate) type Variable = (&'static str, Option<OsString>);
+
 /// The command and its watchdog.
 #[derive(Debug)]
 pub(crate) struct Child {
@@ -39,11 +42,11 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts `command` with `variables` in its environment, to be killed at `kill_at` of the boot
+    /// Starts `command` with these changes to its environment, to be killed at `kill_at` of the boot
     /// clock. The lock is kept by `keep_alive`, which the command inherits.
     pub(crate) fn start(
         command: &[OsString],
-        variables: &[(&str, String)],
+        variables: &[Variable],
         keep_alive: Option<BorrowedFd<'_>>,
         kill_at: Moment,
     ) -> io::Result<Child> {
@@ -57,12 +60,18 @@ impl Child {
         ipc::send_files(&ours, &files)?;
         let channel = Channel::new(ours)?;
         channel.send(&Order::KillAt { nanos: kill_at.as_nanos() });
-        let watchdog = Command::new(this_program()?)
+        let mut watchdog = Command::new(this_program()?);
+        for (name, value) in variables {
+            match value {
+                Some(value) => watchdog.env(name, value),
+                None => watchdog.env_remove(name),
+            };
+        }
+        let watchdog = watchdog
             .arg0("fencelock-watchdog")
             .arg(WATCHDOG)
             .arg("--")
             .args(command)
-            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

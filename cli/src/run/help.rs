@@ -1,0 +1,95 @@
+//! The texts below the options in `fencelock run --help`.
+//!
+//! A paragraph is one line here, which clap wraps to the width of the terminal; only tables are
+//! wrapped by hand, for 80 columns.
+
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  the command's own; 128+n when signal n ended the command or the wait
+  64  usage error, a FILE of --status-json that cannot be written, or a lock
+      already held by an enclosing `fencelock run`
+  69  the store did not answer: within the --wait limit, or unreachable_after
+      without one (30 s), or 2 s with -n; --skip-ok does not hide it
+  70  the watchdog was killed, so the command was killed too
+  71  the system refused a process or a descriptor
+  75  busy, or the wait timed out (-E CODE, --skip-ok)
+  78  configuration: invalid store URL or file, a store that excludes too
+      little, or refused by the store
+  79  the lock was lost or about to be lost, or --hold-at-most was reached
+  126 the command cannot be executed
+  127 the command was not found";
+
+pub(super) const MORE: &str = "\
+Durations have a unit, such as 500ms, 2s or 1m30s. Only --wait also takes plain seconds, as flock does.
+
+The store:
+The URL is taken from the first of these places that has one: --url; the file of --config; FENCELOCK_URL; the file that FENCELOCK_URL_FILE names, which contains only the URL; the file that FENCELOCK_CONFIG names, or else ~/.config/fencelock.toml (in $XDG_CONFIG_HOME, if that is set) and then /etc/fencelock.toml. Without any, the store is file://, the directory of this user on this machine, and a line on standard error says so, unless a reach is required (--reach) or --quiet is given. mem:// is refused: it would exclude no other process.
+
+A configuration file has any of the following keys. Each is the default of the option of that name; a ttl= in the URL has priority over ttl. Both default files are read, and the user's has priority for each key. An unknown key is an error. A file that contains a password should be readable only by the users who need it:
+  url = \"redis://:PASSWORD@HOST\"
+  reach = \"network\"
+  ttl = \"30s\"
+  label = \"web-1, nightly\"
+
+--reach network refuses a store that excludes only the processes of one machine, so that a job without its configuration fails rather than runs on every machine. --reach machine accepts both.
+
+The command:
+The command leads a process group of its own, in the terminal's foreground if fencelock is. When the command exits, the lock is released; its background processes continue without a lock.
+
+If the store cannot be reached yet, for example while it restarts, fencelock waits for it as for a busy lock, within the same limit: -n makes a single attempt. A refused login or an invalid URL is an error at once.
+
+When the lock is about to end, a message says why. The command and all processes that descend from it get SIGTERM (see --grace), and SIGKILL before another client can be granted the lock; SIGKILL at once when the store reports that the lock is no longer held. Processes in other groups or sessions are included (timeout(1), shells with job control, daemons). After that, fencelock waits for the store at most until 1 s after the lock's own end, to release the lock and to close the connection. When fencelock is killed, or stopped for longer than the lock lasts, a watchdog kills the same processes. A process that cannot be ended because it runs as another user (sudo) is named on standard error at once. Processes that other programs start for the command (a container's daemon, systemd-run, at) do not descend from it and are not ended.
+
+SIGTERM is passed on to all of these processes; SIGINT, SIGQUIT and SIGHUP to all but those in a session of their own. When the command then dies of the signal, or has exited after a SIGTERM, its remaining processes are ended too, with SIGKILL after --grace. SIGUSR1, SIGUSR2, SIGALRM and similar signals are passed on to the command alone; real-time signals are dropped.
+
+While --hold-at-least keeps the lock after the command has ended, SIGTERM, SIGINT, SIGQUIT and SIGHUP release it at once, and the exit code is 128+n. After SIGKILL the lock stays until the store frees it, as after any crash.
+
+A job that was stopped by Ctrl-Z keeps its lock on the file store; on a store with leases it is killed at the lease's end, because the lease is no longer renewed.
+
+Environment of the command:
+  FENCELOCK_NAME      the lock
+  FENCELOCK_TOKEN     its fencing token, for the protected resource to check
+  FENCELOCK_STORE     the store, without password and parameters
+  FENCELOCK_DEADLINE  with --hold-at-most: its end, in Unix seconds
+  FENCELOCK_HELD      all locks that the command runs under: a second
+                      `fencelock run` for one of them is an error rather than a
+                      deadlock; unset it for processes that outlive the lock
+  FENCELOCK_CONFIG    with --config: the file; FENCELOCK_URL and
+                      FENCELOCK_URL_FILE are unset if the file has the URL
+
+Passwords: keep the URL in a configuration file or in the file of FENCELOCK_URL_FILE: then neither the command's environment nor the process list shows the password, and a `fencelock run` inside the command finds the same store. FENCELOCK_URL is inherited by the command with the whole environment, password included. A URL given by --url is not passed to the command, but every user of the machine can see it in the process list. Messages and --status-json never show a password.
+
+Messages: --verbose also reports the grant, the holders that are waited for, and warnings of the stores, such as about settings of a server that endanger locks; on a terminal these warnings are shown without it. --quiet leaves out everything but errors and losses. --log or RUST_LOG replace the warnings by a log. Colours appear on terminals only, and not with NO_COLOR.
+
+--status-json replaces a regular file as a whole, and appends a line to anything else, such as a named pipe or /dev/stderr. A fencing token is a string there: many JSON readers round large numbers.
+
+--flock-compat exits like flock(1): 1 busy, 65 invalid URL or configuration, 66 refused by the store, 69 the command cannot be executed, 71 the store did not answer. A lost lock stays 79.";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: crate::run::Options,
+    }
+
+    /// A paragraph that is wrapped by hand would be wrapped again in a narrow terminal.
+    #[test]
+    fn the_help_fits_each_width() {
+        for width in [80, 100] {
+            let mut command = Command::command().term_width(width);
+            for help in [command.render_help(), command.render_long_help()] {
+                for line in help.to_string().lines() {
+                    assert!(line.chars().count() <= width, "{width}: {line}");
+                }
+            }
+        }
+        for line in EXIT_CODES.lines().chain(MORE.lines().filter(|line| line.starts_with(' '))) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+}

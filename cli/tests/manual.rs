@@ -1,0 +1,146 @@
+//! Completions and man pages: valid for the programs that read them, and complete.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+/// The pages, in the order of their names.
+const PAGES: [&str; 10] = [
+    "fencelock-break.1",
+    "fencelock-completions.1",
+    "fencelock-man.1",
+    "fencelock-redlock-init.1",
+    "fencelock-redlock-replace.1",
+    "fencelock-redlock-status.1",
+    "fencelock-redlock.1",
+    "fencelock-run.1",
+    "fencelock-show.1",
+    "fencelock.1",
+];
+
+fn fencelock(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
+    command.args(arguments).env_remove("FENCELOCK_URL").env_remove("RUST_LOG");
+    command.output().expect("it runs")
+}
+
+/// What it prints.
+fn printed(arguments: &[&str]) -> String {
+    let output = fencelock(arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// What a program that reads `text` complains about; `None` if it is not installed.
+fn complaints(program: &str, arguments: &[&str], text: &str) -> Option<String> {
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .env("LC_ALL", "C.UTF-8")
+        .spawn();
+    let Ok(mut child) = child else {
+        eprintln!("NOT TESTED: {program} is not installed");
+        return None;
+    };
+    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() || !said.is_empty(), "{program}: {output:?}");
+    Some(said)
+}
+
+#[test]
+fn shells_accept_their_completions() {
+    for (shell, arguments) in [("bash", ["-n"]), ("zsh", ["-n"]), ("fish", ["-n"])] {
+        let script = printed(&["completions", shell]);
+        for command in ["run", "show", "break", "redlock", "completions", "man"] {
+            assert!(script.contains(command), "{shell}: no {command}");
+        }
+        assert!(!script.contains("watchdog"), "{shell}: hidden commands stay hidden");
+        if let Some(said) = complaints(shell, &arguments, &script) {
+            assert_eq!(said, "", "{shell}");
+        }
+    }
+    assert_eq!(fencelock(&["completions", "csh"]).status.code(), Some(64));
+}
+
+#[test]
+fn bash_completes_commands_and_options() {
+    let script = printed(&["completions", "bash"]);
+    let asked = |words: &str, last: usize| {
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words})\nCOMP_CWORD={last}\n_fencelock fencelock \
+             \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
+             echo \"${{COMPREPLY[*]}}\"\n"
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("bash");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    };
+    assert_eq!(asked("fencelock sh", 1), "show");
+    assert_eq!(asked("fencelock break --reas", 2), "--reason");
+}
+
+#[test]
+fn readers_of_man_pages_have_no_complaints() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // It is created.
+    let directory = directory.path().join("share/man1");
+    let out = directory.to_str().expect("text");
+    assert_eq!(printed(&["man", "--out", out]), "");
+    let mut names: Vec<String> = fs::read_dir(&directory)
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    assert_eq!(names, PAGES);
+    for name in names {
+        let page = fs::read_to_string(directory.join(&name)).expect("a page");
+        assert!(page.contains("\n.SH NAME\nfencelock"), "{name}: {page}");
+        // As man(1) calls it, with every warning.
+        if let Some(said) = complaints("groff", &["-ww", "-z", "-man", "-Kutf8"], &page) {
+            assert_eq!(said, "", "{name}");
+        }
+        if let Some(said) = complaints("mandoc", &["-T", "lint", "-W", "error"], &page) {
+            assert_eq!(said, "", "{name}");
+        }
+    }
+}
+
+#[test]
+fn one_page_is_printed_for_a_pager() {
+    let page = printed(&["man"]);
+    assert!(page.contains("fencelock\\-run(1)"), "refers to the other pages: {page}");
+    let page = printed(&["man", "break"]);
+    for part in [".TH FENCELOCK-BREAK 1", ".SH \"EXIT CODES\"\n.nf\n0   taken away", ".SH NOTES"] {
+        assert!(page.contains(part), "no {part:?} in {page}");
+    }
+    assert!(printed(&["man", "redlock", "init"]).contains(".TH FENCELOCK-REDLOCK-INIT 1"));
+    for (wrong, says) in [
+        (&["man", "brake"][..], "expected one of: run, show, break"),
+        (&["man", "run", "away"], "\"run\" has no commands"),
+        (&["man", "--out", "/dev/null/man1"], "cannot write man pages to /dev/null/man1"),
+    ] {
+        let output = fencelock(wrong);
+        assert_eq!(output.status.code(), Some(78), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(says), "{output:?}");
+    }
+}
+
+#[test]
+fn help_has_help() {
+    let help = printed(&["--help"]);
+    for arguments in [&["help"][..], &["help", "--help"], &["help", "-h"]] {
+        assert_eq!(printed(arguments), help, "{arguments:?}");
+    }
+    assert_eq!(printed(&["help", "show", "--help"]), printed(&["show", "--help"]));
+    assert_eq!(printed(&["redlock", "help", "--help"]), printed(&["redlock", "--help"]));
+    assert_eq!(fencelock(&["help", "nothing"]).status.code(), Some(64));
+    // A lock or a command may have that name.
+    let url = format!("file://{}", tempfile::tempdir().expect("a directory").path().display());
+    let job = ["run", "--url", &url, "help", "--", "sh", "-c", "echo $1", "sh", "--help"];
+    assert_eq!(printed(&job), "--help\n");
+}
