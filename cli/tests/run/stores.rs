@@ -50,10 +50,6 @@ async fn an_ensemble_that_comes_later_is_waited_for() {
     assert!(said.contains("fencelock: --ttl has no effect on zk://"), "{said}");
 }
 
-/// How much of a lease of 3 s is left when its store falls silent: less than all of it. The job has to
-/// be told and ended in time, and `fencelock` to end a second after the lease.
-const TTL: Duration = Duration::from_secs(3);
-
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_loss_a_silent_store_is_waited_for_until_a_second_after_the_lease() {
     let here = Scratch::new();
@@ -75,7 +71,7 @@ async fn after_a_loss_a_silent_store_is_waited_for_until_a_second_after_the_leas
         }
         assert_eq!(job.code(), 79);
         let took = start.elapsed();
-        assert!(took < TTL + Duration::from_secs(2), "frozen {frozen}: {took:?}");
+        assert!(took < SOON, "frozen {frozen}: {took:?} after the loss of a lease of 3 s");
         let said = job.complaints();
         assert!(
             said.contains("no renewal was confirmed in time; the command gets SIGTERM"),
