@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Result};
 use fencelock_testkit::deployments::{Fault, Kind, Wiring};
-use fencelock_testkit::torture::{self, StoreReport, Until, Workload, torture};
+use fencelock_testkit::torture::{self, StoreReport, Until, Workload, counted, torture};
 use serde::Serialize;
 
 use crate::interrupt::Interrupts;
@@ -163,21 +163,21 @@ impl Options {
     fn summary(&self, store: &StoreSpec, seed: u64, report: &StoreReport) -> String {
         let (checked, unchecked) = (report.writes().checked, report.writes().unchecked);
         let mut text = format!(
-            "{store}: {} acquisitions in {} rounds, {} violations",
-            report.acquisitions(),
-            report.rounds.len(),
-            report.violations()
+            "{store}: {} in {}, {}",
+            counted(report.acquisitions(), "acquisition", "acquisitions"),
+            counted(report.rounds.len(), "round", "rounds"),
+            counted(report.violations(), "violation", "violations")
         );
         if let Some(bound) = report.upper_bound() {
             text += &format!(" (at most one in {:.0} acquisitions, at 95 %)", 1.0 / bound);
         }
         text += &format!(
-            "; {} overlaps that its profile admits; of {} writes under a lock {} stale ones refused, \
-             {} updates lost where tokens are not checked",
-            report.admitted_overlaps(),
-            checked.accepted + checked.rejected,
+            "; {} that its profile admits; of {} under a lock {} refused as stale, {} lost where tokens \
+             are not checked",
+            counted(report.admitted_overlaps(), "overlap", "overlaps"),
+            counted(checked.accepted + checked.rejected, "write", "writes"),
             checked.rejected,
-            unchecked.lost_updates
+            counted(unchecked.lost_updates, "update", "updates")
         );
         for left in &report.leftovers {
             text += &format!("\n  VIOLATION: left behind: {left}");

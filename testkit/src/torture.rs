@@ -30,7 +30,7 @@ mod verdict;
 
 pub(crate) use fencelock_conformance::workload::lock_name;
 pub use fencelock_conformance::workload::{Shift, Workload};
-pub use report::{Round, StoreReport};
+pub use report::{Round, StoreReport, counted};
 
 use client_pool::ClientPool;
 use fault_schedule::FaultSchedule;

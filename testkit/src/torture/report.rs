@@ -153,7 +153,8 @@ impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let faults: Vec<String> = self.faults.iter().map(Fault::to_string).collect();
         let faults = if faults.is_empty() { "no fault".to_owned() } else { faults.join(" and ") };
-        write!(f, "round {}, {faults}: {} acquisitions", self.number, self.acquisitions)?;
+        let acquisitions = counted(self.acquisitions, "acquisition", "acquisitions");
+        write!(f, "round {}, {faults}: {acquisitions}", self.number)?;
         if self.failed_over {
             write!(f, ", another master")?;
         }
@@ -162,25 +163,29 @@ impl fmt::Display for Round {
         }
         let (checked, unchecked) = (self.writes.checked, self.writes.unchecked);
         if checked.rejected > 0 {
-            write!(f, ", {} stale accesses refused", checked.rejected)?;
+            write!(f, ", {} refused", counted(checked.rejected, "stale access", "stale accesses"))?;
         }
         if unchecked.lost_updates > 0 {
-            write!(f, ", {} updates lost where tokens are not checked", unchecked.lost_updates)?;
+            let updates = counted(unchecked.lost_updates, "update", "updates");
+            write!(f, ", {updates} lost where tokens are not checked")?;
         }
         if self.admitted_overlaps > 0 {
-            write!(f, ", {} overlaps, which the store's profile admits", self.admitted_overlaps)?;
+            let overlaps = counted(self.admitted_overlaps, "overlap", "overlaps");
+            write!(f, ", {overlaps}, which the store's profile admits")?;
         }
         for violation in self.violations.iter().take(10) {
             write!(f, "\n  VIOLATION: {violation}")?;
         }
         if let Some(histories) = &self.histories {
-            write!(
-                f,
-                "\n  {} violations; histories in {}",
-                self.violations.len(),
-                histories.display()
-            )?;
+            let violations = counted(self.violations.len(), "violation", "violations");
+            write!(f, "\n  {violations}; histories in {}", histories.display())?;
         }
         Ok(())
     }
+}
+
+/// A number with its noun, in singular or plural: `1 lock`, `2 locks`.
+pub fn counted<N: TryInto<u64> + fmt::Display + Copy>(n: N, one: &str, several: &str) -> String {
+    let is_one = n.try_into().is_ok_and(|n| n == 1);
+    format!("{n} {}", if is_one { one } else { several })
 }

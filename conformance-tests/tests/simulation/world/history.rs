@@ -193,7 +193,7 @@ impl History {
             if mode == Mode::Exclusive {
                 let last = state.last_exclusive.insert(lock, token).unwrap_or(0);
                 if token <= last && !excused {
-                    state.fail(format!("token {token} of lock {lock} follows {last}"));
+                    state.fail(format!("token {token} of lock {lock} was granted after {last}"));
                 }
             }
             if self.calm {
