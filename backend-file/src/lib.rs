@@ -23,6 +23,8 @@
 //! process stopped in the few microseconds in which it changes a queue blocks that lock. A held
 //! lock takes two file descriptors, a waiting one three.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod claim;
 mod config;
 mod directory;

@@ -16,6 +16,8 @@
 //! `redis+sentinel://H1,H2/SERVICE/DB`, `redis-cluster://H1,H2`; `USER:PASSWORD@` before the host
 //! is the login. `valkey` is accepted in place of `redis`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod connection;
 #[cfg(feature = "redlock")]
 #[doc(hidden)]

@@ -18,6 +18,8 @@
 //! [`lock`]: fencelock_core::Locks::lock
 //! [`rw_lock`]: fencelock_core::Locks::rw_lock
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backend;
 mod claim;
 mod config;

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use fencelock::url::StoreUrl;
+use fencelock::backend::url::StoreUrl;
 use fencelock::{Profile, Reach, Ttl, URL_VARIABLE};
 
 use file::Content;

@@ -7,8 +7,8 @@ mod report;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use fencelock::backend::url::StoreUrl;
 use fencelock::redlock::{Membership, NodeStatus, init, open_when_due, replace, status};
-use fencelock::url::StoreUrl;
 use fencelock::{Error, ErrorKind, Operation, Result};
 use fencelock_cli::say;
 

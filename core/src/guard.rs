@@ -51,6 +51,19 @@ impl Guard {
     }
 
     /// The fencing token. Pass it with every write, for the protected resource to check.
+    ///
+    /// A database rejects a late write by a condition of the statement; no row changed means that a later
+    /// holder has written already. `examples/sql-fencing` of the repository has it for SQLite and PostgreSQL.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let guard = locks.lock("stock/lamp").acquire().await?;
+    /// // UPDATE stock SET remaining = $2, token = $3 WHERE item = $1 AND token <= $3
+    /// let token = i64::from(guard.fencing_token());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.owned.hold.grant.token
@@ -86,6 +99,19 @@ impl Guard {
 
     /// Whether the lock is provably held at this moment. Exact without a timer, and once `false` it
     /// stays `false`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let guard = locks.lock("report").acquire().await?;
+    /// for part in 0..3 {
+    ///     // Code that is not async asks before each step.
+    ///     assert!(guard.is_held(), "stop");
+    ///     println!("write part {part}, with token {}", guard.fencing_token());
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.owned.hold.is_held(self.owned.client.now())
@@ -96,6 +122,20 @@ impl Guard {
     ///
     /// # Cancel safety
     /// Cancel safe.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// use std::time::Duration;
+    /// let guard = locks.lock("report").acquire().await?;
+    /// # let work = async { 42 };
+    /// tokio::select! {
+    ///     result = work => println!("done: {result}"),
+    ///     () = guard.expiring(Duration::from_secs(5)) => println!("save the state: five seconds are left"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn expiring(&self, margin: Duration) {
         loop {
             let changed = self.owned.hold.changed();
@@ -117,6 +157,19 @@ impl Guard {
     ///
     /// # Cancel safety
     /// Cancel safe.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let guard = locks.lock("leader").acquire().await?;
+    /// # let work = async { 42 };
+    /// tokio::select! {
+    ///     reason = guard.lost() => println!("stop leading: {reason}"),
+    ///     result = work => println!("done: {result}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn lost(&self) -> LostReason {
         loop {
             let changed = self.owned.hold.changed();
@@ -176,6 +229,21 @@ impl Guard {
     ///
     /// # Cancel safety
     /// If the future is dropped, the release continues in the background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// # use fencelock::ErrorKind;
+    /// let guard = locks.lock("orders/42").acquire().await?;
+    /// if let Err(error) = guard.release().await {
+    ///     match error.kind() {
+    ///         ErrorKind::NotHeld => eprintln!("another client may have worked at the same time: {error}"),
+    ///         _ => eprintln!("the lock ends with its TTL: {error}"), // the work itself is done
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn release(self) -> Result<()> {
         let name = self.name().clone();
         let store = self.owned.client.store.profile().store;

@@ -3,6 +3,8 @@
 //! Applications use the `fencelock` crate, which re-exports this one. The author of a backend
 //! implements [`DistributedLock`]; waiting, renewing, cancelling and cleaning up are done here, once.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod backend;
 mod engine;
 mod guard;

@@ -46,15 +46,19 @@ impl RwLock {
 /// A lock and the options of its acquisition. It can be acquired any number of times; each
 /// acquisition is an owner of its own and excludes the others, also those from this value.
 ///
+/// It is not re-entrant: a task that acquires again what it holds waits for itself, for ever without
+/// [`wait_at_most`](Lock::wait_at_most).
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
 /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// # use fencelock_core as fencelock;
 /// use std::time::{Duration, Instant};
 /// let lock = locks.lock("orders/42");
 /// let _guard = lock.clone().ttl(Duration::from_secs(10)).label("the importer").acquire().await?;
 /// let other = lock.unreachable_after(Duration::from_secs(5)).hold_at_most(Duration::from_secs(60));
 /// let other = other.wait_at_most(Duration::from_millis(10)).waiting_since(Instant::now().into());
-/// assert_eq!(other.acquire().await.unwrap_err().kind(), fencelock_core::ErrorKind::WaitTimedOut);
+/// assert_eq!(other.acquire().await.unwrap_err().kind(), fencelock::ErrorKind::WaitTimedOut);
 /// let lease = locks.lock("reports").fixed_lease(Duration::from_secs(5)).acquire().await?;
 /// assert!(lease.remaining() < Duration::from_secs(5));
 /// # Ok(()) }

@@ -41,6 +41,19 @@ fn connect(url: StoreUrl) -> Connecting {
 }
 
 /// A memory store. Clones share the same store, as services share one server.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// use fencelock::Settings;
+/// # use fencelock_core::memory::Memory;
+/// let store = Memory::new();
+/// let locks = store.locks(Settings::default())?;
+/// drop(locks.lock("job").acquire().await?);
+/// locks.close().await?; // waits for the release
+/// assert!(store.is_empty(), "the service leaves nothing");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct Memory {
     store: Arc<Store>,
@@ -60,7 +73,9 @@ impl Memory {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
-    /// use fencelock_core::{Settings, memory::Memory};
+    /// # use fencelock_core as fencelock;
+    /// # use fencelock_core::memory::Memory;
+    /// use fencelock::Settings;
     /// let store = Memory::new();
     /// let (one, two) = (store.locks(Settings::default())?, store.locks(Settings::default())?);
     /// let held = one.lock("job").acquire().await?;

@@ -1,24 +1,132 @@
 //! Distributed locks with pluggable stores: one API, one behaviour, the store chosen by a URL.
 //!
+//! Every lock carries a fencing token, is renewed while it is held, reports a loss in time, and cleans
+//! up after itself when a future is dropped.
+//!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
-//! let locks = fencelock::connect("mem://").await?; // file:///var/lib/jobs/locks, …
+//! let locks = fencelock::connect("mem://").await?; // redis://HOST, file:///DIR, … in production
 //! let guard = locks.lock("orders/42").acquire().await?; // waits until it is free
 //! println!("charge the card, with fencing token {}", guard.fencing_token());
 //! guard.release().await?;
 //! # Ok(()) }
 //! ```
 //!
-//! Cargo features choose the stores: `memory` and `file`, both on by default, and `redis` and `zk`,
-//! with `tls` and `zk-tls` for encrypted connections. `redis` includes Redlock, `redis-single` does not.
-//! `metrics`, on by default, reports to the recorder of the crate `metrics`.
-//! The repository's docs/guarantees.md states what each of them guarantees, and what it cannot.
+//! ```sh
+//! cargo add fencelock --features redis
+//! cargo add tokio --features macros,rt-multi-thread
+//! ```
+//!
+//! # Five types
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Locks`] | the client of a store. [`connect`] once per process and clone it |
+//! | [`Lock`] | a name and the options of an acquisition, from [`Locks::lock`] or [`Locks::semaphore`] |
+//! | [`RwLock`] | a name for readers and writers, from [`Locks::rw_lock`] |
+//! | [`Guard`] | a held lock, renewed in the background until it is released or dropped |
+//! | [`Error`] | what failed, on which lock and store, and what to try; [`ErrorKind`] is for `match` |
+//!
+//! # Acquiring
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+//! # let locks = fencelock::connect("mem://").await?;
+//! use std::time::Duration;
+//! // 1. Wait, in order of arrival, for as long as it takes.
+//! let guard = locks.lock("a").acquire().await?;
+//! // 2. Wait for at most three seconds; then the error is `ErrorKind::WaitTimedOut`.
+//! let guard = locks.lock("b").wait_at_most(Duration::from_secs(3)).acquire().await?;
+//! // 3. Do not wait: skip if another client holds it.
+//! if let Some(guard) = locks.lock("c").try_acquire().await? { /* the work */ }
+//! // 4. Together with others: as one of many readers, or with one of three permits.
+//! let reader = locks.rw_lock("d").read().acquire().await?;
+//! let permit = locks.semaphore("e", 3).acquire().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! A lock is **not re-entrant**: a task that acquires a lock again waits for itself
+//! ([`docs::reentrancy`]).
+//!
+//! # When a lock is lost
+//!
+//! A lock can end before it is released: the store was unreachable for longer than the TTL, the process
+//! was paused, an operator took the lock away. [`LostReason`] lists the reasons. The holder is notified
+//! by its own clock, without help from the store, before another client can acquire the lock:
+//!
+//! - [`Guard::run`] cancels a future when the lock is lost. This is what most programs need.
+//! - [`Guard::lost`] completes at the loss, and [`Guard::expiring`] some time before; both are for
+//!   `select!`.
+//! - [`Guard::is_held`] answers at once, for code that is not async.
+//!
+//! Between such a check and the arrival of a write any time may pass, on every store. So pass the
+//! [`FencingToken`] with each write and let the resource reject a smaller one than it has seen; its page
+//! shows how, also in SQL.
+//!
+//! # Testing
+//!
+//! `mem://` needs no server and runs on tokio's clock. With `#[tokio::test(start_paused = true)]` an hour
+//! of renewals takes no time, and a wait of two seconds is exactly two seconds: [`docs::testing`].
+//!
+//! # Metrics and spans
+//!
+//! Waits, holds, renewals and losses are reported to the recorder of the crate
+//! [`metrics`](https://docs.rs/metrics), with descriptions, and as spans and events of
+//! [`tracing`](https://docs.rs/tracing): [`docs::metrics`].
+//!
+//! # Choosing a store
+//!
+//! | URL | excludes | feature | choose it when |
+//! |---|---|---|---|
+//! | `mem://` | tasks of one process | `memory` | a test has no server |
+//! | `file:///DIR` | processes of one machine | `file` | all programs run on one machine |
+//! | `redis://HOST` | all clients of the server | `redis` | you have a Redis, and the resource checks the fencing token or double work is only a nuisance |
+//! | `redlock://H1,H2,H3` | all clients of a majority | `redis` | locks must stay available while a Redis server is down |
+//! | `zk://H1,H2,H3` | all clients of the ensemble | `zk` | the same, with permits and in order of arrival, or together with Curator |
+//!
+//! [`docs::choosing_a_store`] says when each of them fails. [`Locks::profile`] has the same as data, for
+//! the store as it is configured.
+//!
+//! # Cargo features
+//!
+//! | feature | default | what it brings |
+//! |---|---|---|
+//! | `memory` | yes | `mem://` |
+//! | `file` | yes | `file://` |
+//! | `metrics` | yes | reports to the recorder of the crate `metrics` |
+//! | `redis` | | `redis-single` and `redlock` |
+//! | `redis-single` | | `redis://`, `redis+unix://`, `redis+sentinel://`, `redis-cluster://` |
+//! | `redlock` | | `redlock://`, and the module `redlock` to administer its nodes |
+//! | `zk` | | `zk://` |
+//! | `tls` | | `rediss://` and the other encrypted schemes of Redis, by rustls; needs `redis` or a part of it |
+//! | `zk-tls` | | the parameter `tls_ca=` of `zk://`; needs `zk`, whose transport brings a second library for encryption |
+//! | `sasl` | | the parameter `auth=sasl-digest-md5:` of `zk://`; needs `zk` |
+//!
+//! # More
+//!
+//! [`docs`] has a page for each of these subjects, and on runtimes, connections, shutdown and upgrades.
+//! Authors of stores find their part in [`backend`]. The command `fencelock` runs programs under the same
+//! locks, and the repository's docs/guarantees.md states what each store guarantees.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 use std::time::Duration;
 
-pub use fencelock_core::*;
+#[cfg(feature = "memory")]
+pub use fencelock_core::memory::Memory;
+pub use fencelock_core::{
+    Error, ErrorKind, FencingToken, Guard, Lock, Locks, LostReason, Profile, Reach, Result, RwLock,
+    Settings, Snapshot,
+};
+// A program may leave out `types`; the front page lists only what every program needs.
+#[doc(hidden)]
+pub use types::*;
 
+#[cfg(feature = "memory")]
+use fencelock_core::memory;
 use fencelock_core::url::Scheme;
+
+pub mod docs;
 
 /// The stores this program was built with.
 pub const SCHEMES: &[Scheme] = &[
@@ -34,8 +142,41 @@ pub const SCHEMES: &[Scheme] = &[
     fencelock_zk::SCHEME,
 ];
 
+/// The types of options, and of the parts of answers.
+///
+/// They are also at the root of the crate: `fencelock::Ttl` is `fencelock::types::Ttl`.
+pub mod types {
+    pub use fencelock_core::{
+        Label, Liveness, LockName, Mode, Modes, Moment, Operation, Order, Participant,
+        ParticipantId, Permits, RenewalPlan, TokenEpoch, TokenOrder, Ttl, parse_duration,
+    };
+}
+
+/// For authors of stores, and of tools that work with store URLs: all of `fencelock-core`.
+///
+/// [`DistributedLock`](backend::DistributedLock) is what a store implements. The repository's
+/// docs/writing-a-backend.md describes it step by step, and `conformance-tests/examples/own_store.rs` is a
+/// whole store. A backend that is published depends on `fencelock-core` alone.
+pub mod backend {
+    #[doc(no_inline)]
+    pub use fencelock_core::*;
+}
+
 /// Administration of the nodes of a `redlock://` URL: declare them new, show their status, replace
 /// the set. `fencelock redlock` does this on the command line.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+/// use fencelock::redlock;
+/// redlock::init("redlock://H1,H2,H3").await?; // new servers: they take part at once
+/// for node in redlock::status("redlock://H1,H2,H3", Some("orders/42")).await? {
+///     println!("{node:?}, takes part: {}", node.takes_part());
+/// }
+/// let change = redlock::replace("redlock://H1,H2,H3", "redlock://H1,H2,H4?set_epoch=2").await?;
+/// println!("{change:?}"); // when the new set takes part; no lock is granted until then
+/// redlock::open_when_due("redlock://H1,H2,H4?set_epoch=2").await
+/// # }
+/// ```
 #[cfg(feature = "redlock")]
 pub mod redlock {
     pub use fencelock_redis::redlock::{
@@ -58,6 +199,17 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 ///
 /// Network stores need real time. A paused tokio clock (`tokio::time::pause`) jumps to the end of
 /// every bound before an answer arrives; tests with a paused clock use `mem://`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+/// let locks = fencelock::connect("mem://?ttl=10s&prefix=shop:").await?;
+/// println!("excludes {}", locks.profile().reach);
+/// // What this store cannot promise as it is configured, for the log at the start of a service.
+/// for reason in &*locks.profile().exclusion_fails_when {
+///     println!("exclusion fails when {reason}");
+/// }
+/// # locks.close().await }
+/// ```
 ///
 /// # Errors
 /// - [`ErrorKind::InvalidArgument`]: an invalid URL; the message says what was expected.

@@ -40,7 +40,7 @@ async fn all_run(url: &str) {
         let name = file.to_string_lossy().trim_end_matches(".rs").to_owned();
         examples.spawn(run(name, url.to_owned()));
     }
-    assert_eq!(examples.len(), 4);
+    assert_eq!(examples.len(), 5);
     examples.join_all().await;
 }
 

@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use fencelock::url::{Connecting, StoreUrl};
+use fencelock::backend::url::{Connecting, StoreUrl};
 use fencelock::{Error, ErrorKind, Result};
 use fencelock_conformance::{RunOptions, peer_main_if_asked, run_against_url};
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-use fencelock::url::StoreUrl;
+use fencelock::backend::url::StoreUrl;
 use fencelock::{Error, ErrorKind, Result};
 use fencelock_testkit::deployments::{self, Deployment, Kind, Library, Wiring};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencelock::backend::invalid;
-use fencelock::url::StoreUrl;
+use fencelock::backend::url::StoreUrl;
 use fencelock::{Error, ErrorKind, LockName, Locks, Reach, Result, Snapshot};
 use fencelock_cli::say;
 

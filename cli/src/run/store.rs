@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fencelock::url::StoreUrl;
+use fencelock::backend::url::StoreUrl;
 use fencelock::{Liveness, Locks, Ttl, parse_duration};
 
 use super::exit::Outcome;

@@ -4,7 +4,8 @@
 use std::io;
 use std::time::Duration;
 
-use fencelock::{BootClock, Clock, Guard, Liveness, Locks, LostReason, Moment};
+use fencelock::backend::{BootClock, Clock};
+use fencelock::{Guard, Liveness, Locks, LostReason, Moment};
 use fencelock_cli::say;
 use fencelock_cli::signals::Signals;
 use rustix::process::Signal;

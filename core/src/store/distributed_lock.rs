@@ -219,6 +219,16 @@ pub enum ReleaseOutcome {
 }
 
 /// The holders and waiters of a lock at one moment.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let _guard = locks.lock("orders/42").label("the importer").acquire().await?;
+/// let seen = locks.inspect("orders/42").await?;
+/// println!("{} holders, {} waiters", seen.holders.len(), seen.waiters.len());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -237,6 +247,18 @@ impl Snapshot {
 }
 
 /// One holder or waiter.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let _guard = locks.lock("orders/42").label("the importer").acquire().await?;
+/// for holder in locks.inspect("orders/42").await?.holders {
+///     let label = holder.label.map_or("a client of another library".into(), |label| label.to_string());
+///     println!("{label} has held it for {:?}, with token {:?}", holder.since, holder.token);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Participant {
@@ -283,6 +305,16 @@ impl Participant {
 
 /// Identifies one participant of one lock within a store. Never the owner token, which proves
 /// ownership.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let _guard = locks.lock("orders/42").acquire().await?;
+/// let holder = locks.inspect("orders/42").await?.holders.remove(0);
+/// assert!(locks.evict("orders/42", &holder.id).await?, "it was still there");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ParticipantId(String);
 

@@ -10,6 +10,17 @@ use crate::types::mode::Mode;
 use crate::types::options::format_duration;
 
 /// The guarantees of one connected store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// // What this store cannot promise as it is configured, for the log at the start of a service.
+/// for reason in &*locks.profile().exclusion_fails_when {
+///     eprintln!("exclusion fails when {reason}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The store's name in metrics: `memory`, `file`, `redis`, `redlock`, `zookeeper`.
@@ -34,6 +45,18 @@ pub struct Profile {
 }
 
 /// Which clients a store's locks exclude.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::Reach;
+/// let reach = locks.profile().reach;
+/// if reach != Reach::Network {
+///     eprintln!("other machines are not excluded: the locks exclude {reach}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The tasks of one process.
@@ -45,6 +68,16 @@ pub enum Reach {
 }
 
 /// What frees the lock of a holder that died.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::Liveness;
+/// println!("a dead holder's lock is free {}", locks.profile().liveness);
+/// assert_eq!(locks.profile().liveness, Liveness::Lease);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     /// The operating system, at once, when the process ends.
@@ -56,6 +89,15 @@ pub enum Liveness {
 }
 
 /// How held locks are renewed.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::RenewalPlan;
+/// assert_eq!(locks.profile().renewal, RenewalPlan::ThirdOfTtl);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalPlan {
     /// Not by time, since their validity has no end; only a holder that was woken is checked.
@@ -68,6 +110,15 @@ pub enum RenewalPlan {
 }
 
 /// The order in which waiters are granted.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::Order;
+/// assert_eq!(locks.profile().order, Order::Arrival);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// In the order in which they arrived at the store.
@@ -77,6 +128,16 @@ pub enum Order {
 }
 
 /// The modes that a store supports, besides exclusive.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// if !locks.profile().modes.permits {
+///     eprintln!("choose another store: this one has no semaphores");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {
     /// Shared, for readers.
@@ -91,6 +152,14 @@ impl Modes {
 }
 
 /// How far fencing tokens increase.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// println!("fencing tokens rise {}", locks.profile().tokens);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenOrder {
     /// While the store's process lives.

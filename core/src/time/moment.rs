@@ -12,6 +12,16 @@ use std::time::Duration;
 /// A point on a store's clock, in nanoseconds since that clock's own origin.
 ///
 /// Arithmetic saturates: a moment plus a very long duration is [`Moment::NEVER`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// let left = guard.valid_until().duration_since(locks.now());
+/// println!("renewed or lost within {left:?}");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 

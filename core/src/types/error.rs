@@ -11,6 +11,26 @@ use std::sync::Arc;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The kinds of errors that a caller distinguishes.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// use fencelock::ErrorKind;
+/// /// What a service answers.
+/// fn http_status(error: &fencelock::Error) -> u16 {
+///     match error.kind() {
+///         ErrorKind::Busy | ErrorKind::WaitTimedOut => 409,
+///         ErrorKind::Unreachable | ErrorKind::Closed => 503,
+///         ErrorKind::InvalidArgument => 400,
+///         _ => 500, // also Lost: another client may have worked at the same time
+///     }
+/// }
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let _held = locks.lock("orders/42").acquire().await?;
+/// let second = locks.lock("orders/42").wait_at_most(std::time::Duration::ZERO);
+/// assert_eq!(http_status(&second.acquire().await.unwrap_err()), 409);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -64,6 +84,22 @@ impl ErrorKind {
 }
 
 /// Why a lock was lost.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::LostReason;
+/// use std::time::Duration;
+/// let guard = locks.lock("report").hold_at_most(Duration::from_millis(5)).acquire().await?;
+/// match guard.lost().await {
+///     LostReason::HoldLimit => println!("it took too long"),
+///     LostReason::TakenAway => println!("an operator took the lock"),
+///     LostReason::Closed => println!("this process shuts down"),
+///     reason => println!("start again: {reason}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
@@ -102,6 +138,16 @@ impl fmt::Display for LostReason {
 }
 
 /// The operation that failed.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::Operation;
+/// let error = locks.lock("").acquire().await.unwrap_err();
+/// assert_eq!(error.operation(), Some(Operation::Acquire));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
@@ -151,7 +197,8 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
 /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
-/// use fencelock_core::ErrorKind;
+/// # use fencelock_core as fencelock;
+/// use fencelock::ErrorKind;
 /// let error = locks.lock("").acquire().await.unwrap_err();
 /// match error.kind() {
 ///     ErrorKind::Busy | ErrorKind::WaitTimedOut => println!("{:?} is not free", error.lock()),

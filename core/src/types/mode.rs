@@ -9,6 +9,16 @@ use std::num::NonZeroU32;
 use crate::types::error::{Result, invalid};
 
 /// The mode in which a claim asks for a lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::Mode;
+/// let reader = locks.rw_lock("prices").read().acquire().await?;
+/// assert_eq!(reader.mode(), Mode::Shared);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// One holder at a time.
@@ -20,6 +30,16 @@ pub enum Mode {
 }
 
 /// `n` of `limit` permits, with `1 <= n <= limit`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::{Mode, Permits};
+/// let guard = locks.semaphore("uploads", 3).permits(2).acquire().await?;
+/// assert_eq!(guard.mode(), Mode::Permits(Permits::new(2, 3)?));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permits {
     n: NonZeroU32,
@@ -72,7 +92,8 @@ impl Mode {
     /// another one. The caller ensures that no claim overtakes an earlier waiter.
     ///
     /// ```
-    /// use fencelock_core::{Mode, Permits};
+    /// # use fencelock_core as fencelock;
+    /// use fencelock::{Mode, Permits};
     /// let two_of_three = Mode::Permits(Permits::new(2, 3)?);
     /// assert!(Mode::Shared.is_compatible_with([Mode::Shared, Mode::Shared]));
     /// assert!(two_of_three.is_compatible_with([]));

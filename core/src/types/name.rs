@@ -12,6 +12,16 @@ use crate::types::error::{Result, invalid};
 ///
 /// Within a store the [`key`](LockName::key), the store's prefix and the name, is what
 /// identifies the lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// assert_eq!(guard.name().as_str(), "orders/42");
+/// assert_eq!(guard.name().key(), "lock:orders/42"); // in the store, with the prefix
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LockName {
     key: Arc<str>,

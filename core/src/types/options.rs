@@ -14,6 +14,15 @@ use crate::types::token::{FencingToken, TokenEpoch};
 ///
 /// Held locks are renewed at a third of it. On a session store, and on one that knows when a
 /// process ends, it only limits a [fixed lease](crate::Lock::fixed_lease).
+///
+/// ```
+/// # use fencelock_core as fencelock;
+/// use fencelock::{Settings, Ttl};
+/// use std::time::Duration;
+/// let settings = Settings::default().ttl(Ttl::new(Duration::from_secs(10))?);
+/// assert!(Ttl::new(Duration::from_millis(1)).is_err());
+/// # Ok::<(), fencelock::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ttl(Duration);
 
@@ -69,6 +78,14 @@ fn within(value: Duration, min: Duration, max: Duration, what: &str) -> Result<D
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) with an example, also for a number without a unit.
+///
+/// ```
+/// # use fencelock_core as fencelock;
+/// use std::time::Duration;
+/// assert_eq!(fencelock::parse_duration("1m30s")?, Duration::from_secs(90));
+/// assert!(fencelock::parse_duration("90").is_err(), "a unit is missing");
+/// # Ok::<(), fencelock::Error>(())
+/// ```
 pub fn parse_duration(text: &str) -> Result<Duration> {
     humantime::parse_duration(text).map_err(|cause| {
         let expected = "a number with a unit, such as 500ms, 2s or 1m30s";
@@ -86,6 +103,14 @@ pub(crate) fn format_duration(duration: Duration) -> String {
 
 /// A human-readable label of a client: host, process and the user's own text. At most 120 bytes,
 /// without control characters; every client that can read the store sees it.
+///
+/// ```
+/// # use fencelock_core as fencelock;
+/// use fencelock::Label;
+/// let label = Label::of_this_process().with("the importer");
+/// println!("{label}"); // web-1 pid 953 the importer
+/// assert!(label.as_str().ends_with("the importer"));
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Label(Arc<str>);
 
@@ -154,7 +179,9 @@ impl fmt::Debug for Label {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
-/// use fencelock_core::{Label, Settings, TokenEpoch, Ttl, memory::Memory, parse_duration};
+/// # use fencelock_core as fencelock;
+/// # use fencelock_core::memory::Memory;
+/// use fencelock::{Label, Settings, TokenEpoch, Ttl, parse_duration};
 /// let settings = Settings::default()
 ///     .ttl(Ttl::new(parse_duration("10s")?)?)
 ///     .prefix("shop:")

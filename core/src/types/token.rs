@@ -66,6 +66,18 @@ impl From<FencingToken> for i64 {
 
 /// The top bits of every token, 0 to 127. Raise it when a service moves to another store, whose
 /// counter may be smaller than the tokens that the resource has seen.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// use fencelock::{Settings, TokenEpoch};
+/// # use fencelock_core::memory::Memory;
+/// let settings = Settings::default().token_epoch(TokenEpoch::new(1)?); // or ?token_epoch=1 in the URL
+/// # let locks = Memory::new().locks(settings)?;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// assert!(guard.fencing_token().get() > 1 << 56, "larger than every token of epoch 0");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenEpoch(u8);
 

@@ -1,12 +1,15 @@
 //! Metric keys are built once per store and mode, but handles are looked up at each use, since a
-//! recorder may be installed after the store was connected. The lock's name is a label only with
+//! recorder may be installed after the store was connected. For the same reason a recorder is given
+//! the descriptions at its first use. The lock's name is a label only with
 //! [`Settings::metrics_by_lock`](crate::Settings::metrics_by_lock).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use metrics::{Key, Label, Level, Metadata, Recorder, with_recorder};
+use metrics::{Key, Label, Level, Metadata, Recorder};
 
 use super::Outcome;
+use super::descriptions::{self, ACQUISITIONS, HELD, HOLD, LOST, RENEWAL, WAIT, WAITING};
 use crate::store::claim::Claim;
 use crate::types::error::LostReason;
 use crate::types::mode::Mode;
@@ -20,6 +23,8 @@ pub(crate) struct Metrics {
     by_lock: bool,
     modes: [ModeKeys; 3],
     renewal: Key,
+    /// The address of the recorder that has the descriptions; 0 for none. It is only compared.
+    described: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -53,8 +58,8 @@ impl Metrics {
         let store = Label::new("store", store);
         let modes = ["exclusive", "shared", "permits"]
             .map(|mode| ModeKeys::new(&[store.clone(), Label::new("mode", mode)]));
-        let renewal = Key::from_parts("fencelock_renewal_seconds", vec![store.clone()]);
-        Metrics { store, by_lock, modes, renewal }
+        let renewal = Key::from_parts(RENEWAL, vec![store.clone()]);
+        Metrics { store, by_lock, modes, renewal, described: AtomicUsize::new(0) }
     }
 
     pub(crate) fn granted(&self, claim: &Claim, waited: Duration) {
@@ -91,7 +96,7 @@ impl Metrics {
     }
 
     pub(crate) fn renewed(&self, took: Duration) {
-        with_recorder(|recorder| {
+        self.with_recorder(|recorder| {
             recorder.register_histogram(&self.renewal, &METADATA).record(took);
         });
     }
@@ -104,14 +109,27 @@ impl Metrics {
             let lock = Label::new("lock", claim.name().as_str().to_owned());
             let keys =
                 ModeKeys::new(&[self.store.clone(), Label::new("mode", mode.as_str()), lock]);
-            return with_recorder(|recorder| record(&keys, recorder));
+            return self.with_recorder(|recorder| record(&keys, recorder));
         }
         let at = match mode {
             Mode::Exclusive => 0,
             Mode::Shared => 1,
             Mode::Permits(_) => 2,
         };
-        with_recorder(|recorder| record(&self.modes[at], recorder));
+        self.with_recorder(|recorder| record(&self.modes[at], recorder));
+    }
+
+    /// Calls `record` with the recorder, which has the descriptions by then. To describe a metric
+    /// twice, when two threads find a new recorder at once, does no harm.
+    fn with_recorder(&self, record: impl FnOnce(&dyn Recorder)) {
+        metrics::with_recorder(|recorder| {
+            let address = std::ptr::from_ref(recorder).addr();
+            if self.described.load(Ordering::Relaxed) != address {
+                descriptions::describe(recorder);
+                self.described.store(address, Ordering::Relaxed);
+            }
+            record(recorder);
+        });
     }
 }
 
@@ -123,13 +141,12 @@ impl ModeKeys {
             Key::from_parts(name, labels)
         };
         ModeKeys {
-            wait: key("fencelock_wait_seconds"),
-            hold: key("fencelock_hold_seconds"),
-            held: key("fencelock_held"),
-            waiting: key("fencelock_waiting"),
-            outcomes: OUTCOMES
-                .map(|outcome| with("fencelock_acquisitions_total", "outcome", outcome)),
-            losses: LOSSES.map(|reason| with("fencelock_lost_total", "reason", reason.as_str())),
+            wait: key(WAIT),
+            hold: key(HOLD),
+            held: key(HELD),
+            waiting: key(WAITING),
+            outcomes: OUTCOMES.map(|outcome| with(ACQUISITIONS, "outcome", outcome)),
+            losses: LOSSES.map(|reason| with(LOST, "reason", reason.as_str())),
         }
     }
 }
