@@ -159,6 +159,8 @@ pub mod types {
 /// whole store. A backend that is published depends on `fencelock-core` alone.
 pub mod backend {
     #[doc(no_inline)]
+    pub use fencelock_core::backend::*;
+    #[doc(no_inline)]
     pub use fencelock_core::*;
 }
 

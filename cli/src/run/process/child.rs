@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fencelock::Moment;
+use fencelock::backend::Moment;
 use fencelock_cli::say;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process};

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use fencelock::Moment;
+use fencelock::backend::Moment;
 use fencelock::backend::{BootClock, Clock};
 use fencelock_cli::{EX_USAGE, say};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, waitid};
