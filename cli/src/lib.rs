@@ -3,7 +3,6 @@
 
 pub mod signals;
 
-use std::error::Error as _;
 use std::fs::Permissions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -60,11 +59,10 @@ pub fn failed(error: &Error) -> ExitCode {
     })
 }
 
-/// An error and its causes.
+/// An error and its causes, each said once.
 #[must_use]
 pub fn chain(error: &Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    std::iter::once(error.to_string()).chain(causes.map(|cause| format!(": {cause}"))).collect()
+    format!("{error:#}")
 }
 
 /// Writes one line to standard error. A failure to write is ignored.
