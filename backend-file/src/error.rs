@@ -15,6 +15,8 @@ pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
 /// `doing` something with `path` failed.
 pub(crate) fn failed(doing: &str, path: &Path, errno: Errno) -> Error {
     let path = path.display();
+    // An advice begins with the system's own words where it replaces them: an error that is shown
+    // with its cause says them once.
     let (kind, advice) = classify(errno);
     let error = Error::new(kind, format!("cannot {doing} {path}{advice}"));
     error.caused_by(std::io::Error::from(errno))
@@ -42,19 +44,17 @@ fn classify(errno: Errno) -> (ErrorKind, &'static str) {
              chown -R USER DIR; users who share locks need a directory of a common group (chgrp \
              GROUP DIR && chmod 2770 DIR), given as file:///DIR",
         ),
-        Errno::ROFS => {
-            (ErrorKind::Refused, ": the file system is read-only; use another file:///DIR")
-        }
+        Errno::ROFS => (ErrorKind::Refused, ": read-only file system; use another file:///DIR"),
         Errno::NOENT => (
             ErrorKind::Refused,
-            ": it does not exist; create the directory, or use another file:///DIR",
+            ": no such file or directory; create the directory, or use another file:///DIR",
         ),
         Errno::NOTDIR | Errno::LOOP => {
             (ErrorKind::Refused, ": expected a directory that is not a symbolic link")
         }
         NOT_OURS => (ErrorKind::Refused, ": expected a named pipe without a second hard link"),
         Errno::NAMETOOLONG => {
-            (ErrorKind::Refused, ": the path is too long; use a shorter file:///DIR")
+            (ErrorKind::Refused, ": file name too long; use a shorter file:///DIR")
         }
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => (
             ErrorKind::Refused,
@@ -160,6 +160,24 @@ pub(crate) fn refused(message: impl Into<String>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_system_says_is_said_once() {
+        for (errno, says) in [
+            (Errno::NOENT, "no such file or directory"),
+            (Errno::ACCESS, "permission denied"),
+            (Errno::ROFS, "read-only file system"),
+            (Errno::NAMETOOLONG, "file name too long"),
+        ] {
+            let error = failed("open", Path::new("/d"), errno);
+            let shown = format!("{error:?}").to_lowercase();
+            assert_eq!(shown.matches(says).count(), 1, "{shown}");
+            assert!(!shown.contains("os error"), "{shown}");
+        }
+        // Where the advice has other words, the system's follow.
+        let shown = format!("{:?}", failed("open", Path::new("/d"), Errno::MFILE));
+        assert!(shown.ends_with("(ulimit -n): Too many open files (os error 24)"), "{shown}");
+    }
 
     #[test]
     fn only_transient_errors_are_retryable() {

@@ -68,9 +68,11 @@ async fn unusable_directories_are_refused_with_advice() {
     let open = dir.path().join("open");
     fs::create_dir(&open).unwrap();
     chmod(&open, 0o777);
-    for (place, says) in
-        [("file", "expected a directory"), ("missing/dir", "does not exist"), ("open", "chmod +t")]
-    {
+    for (place, says) in [
+        ("file", "expected a directory"),
+        ("missing/dir", "no such file or directory; create"),
+        ("open", "chmod +t"),
+    ] {
         let error = refusal(&format!("file://{}/{place}", dir.path().display())).await;
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert!(error.to_string().contains(says), "{error}");

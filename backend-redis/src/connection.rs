@@ -8,6 +8,7 @@ mod frames;
 mod host;
 mod login;
 mod options;
+mod probe;
 mod supervised;
 mod tls;
 
@@ -15,6 +16,8 @@ mod tls;
 pub(crate) use dial::{ConnectionTask, Dialled};
 pub(crate) use endpoint::Target;
 pub(crate) use host::HostPort;
+#[cfg(feature = "redlock")]
+pub(crate) use host::about;
 pub use login::Credentials;
 pub(crate) use login::Login;
 pub(crate) use options::ConnectOptions;

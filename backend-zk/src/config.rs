@@ -229,7 +229,7 @@ impl ZkStore {
 
     pub(crate) fn check(&self) -> Result<()> {
         if self.hosts.is_empty() {
-            return Err(invalid("no host: expected HOST or HOST:PORT"));
+            return Err(invalid("missing host: expected HOST or HOST:PORT"));
         }
         if !SESSION_RANGE.contains(&self.session) {
             return Err(invalid("invalid session: expected 500ms to 10m"));
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn invalid_urls_are_refused_with_advice() {
         for (url, says) in [
-            ("zk:///locks", "no host"),
+            ("zk:///locks", "missing host"),
             ("zk://h:x", "HOST"),
             ("zk://h:0", "HOST"),
             ("zk://h:2181:2181", "HOST"),

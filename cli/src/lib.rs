@@ -3,7 +3,6 @@
 
 pub mod signals;
 
-use std::error::Error as _;
 use std::ffi::OsString;
 use std::fs::Permissions;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -77,19 +76,10 @@ pub fn failed(error: &Error) -> ExitCode {
     })
 }
 
-/// An error and its causes, each once: many errors repeat their cause, since a log may show only
-/// them.
+/// An error and its causes, each said once.
 #[must_use]
 pub fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
-        let cause = cause.to_string();
-        if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    text
+    format!("{error:#}")
 }
 
 /// Whether a log on standard error may have colours: on a terminal, unless its user declines them

@@ -1,10 +1,13 @@
 //! What backends share: for the authors of stores.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use crate::time::boot_clock::BootClock;
+pub use crate::types::causes::io_message;
 pub use crate::types::error::invalid;
 use crate::types::error::{Error, ErrorKind, Result};
 
@@ -15,21 +18,37 @@ pub use crate::time::backoff::Backoff;
 /// The runtime of the caller, which carries the store's tasks.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] outside a tokio runtime.
+/// [`ErrorKind::InvalidArgument`] outside a tokio runtime, and on one without timers.
 pub fn current_runtime() -> Result<Handle> {
-    Handle::try_current().map_err(|cause| {
-        let message = "a store is connected inside a tokio runtime, which carries its renewals; \
-                       there is none here";
-        invalid(message).caused_by(cause)
+    let runtime = Handle::try_current().map_err(|_| {
+        invalid(
+            "a store is connected inside a tokio runtime, which carries its renewals; there is \
+             none here: call this in an async function under #[tokio::main], or in \
+             Runtime::block_on",
+        )
+    })?;
+    with_driver("enable_time", || drop(tokio::time::sleep(Duration::ZERO)))?;
+    Ok(runtime)
+}
+
+/// The result of `start`, or an error if the runtime lacks the driver that its builder's `method`
+/// enables: tokio reports that only by a panic.
+fn with_driver<T>(method: &str, start: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(start)).map_err(|_| {
+        invalid(format!(
+            "a store needs the timers and the I/O of its tokio runtime; build that with \
+             Builder::enable_all, which includes {method}"
+        ))
     })
 }
 
 /// Starts the clock of a store that outlives the process.
 ///
 /// # Errors
-/// [`ErrorKind::Unreachable`] when the process has no file descriptor left for its timer.
+/// [`ErrorKind::Unreachable`] when the process has no file descriptor left for its timer;
+/// [`ErrorKind::InvalidArgument`] on a runtime without timers or I/O.
 pub fn start_clock() -> Result<BootClock> {
-    BootClock::start().map_err(|cause| {
+    with_driver("enable_io", BootClock::start)?.map_err(|cause| {
         let message = "no file descriptor is free for the store's timer (ulimit -n)";
         Error::new(ErrorKind::Unreachable, message).caused_by(cause)
     })
@@ -41,7 +60,8 @@ pub fn start_clock() -> Result<BootClock> {
 /// [`ErrorKind::InvalidArgument`] with the file's name.
 pub fn read_certificate_file(file: &Path) -> Result<Vec<u8>> {
     std::fs::read(file).map_err(|cause| {
-        let message = format!("cannot read the certificate file {}", file.display());
+        let why = io_message(&cause);
+        let message = format!("cannot read the certificate file {}: {why}", file.display());
         invalid(message).caused_by(cause)
     })
 }

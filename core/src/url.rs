@@ -9,7 +9,9 @@ mod mistake;
 mod params;
 mod store_url;
 
-pub use connect::{Connecting, Scheme, connect, connect_lazy, connect_within};
+pub use connect::{
+    Connecting, Scheme, connect, connect_lazy, connect_lazy_with, connect_with, connect_within,
+};
 pub use hosts::hosts_in;
 pub use params::Params;
 pub use store_url::StoreUrl;

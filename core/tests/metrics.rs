@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fencelock_core::memory::Memory;
+use fencelock_core::memory::{self, Memory};
+use fencelock_core::url::connect_with;
 use fencelock_core::{Label, Settings};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
@@ -68,7 +69,8 @@ async fn metrics_name_the_lock_on_request_and_time_renewals() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let _installed = metrics::set_default_local_recorder(&recorder);
-    let locks = Memory::new().locks(settings().metrics_by_lock(true)).unwrap();
+    let url = "mem://?metrics_by_lock=true";
+    let locks = connect_with(&[memory::SCHEME], url, settings()).await.unwrap();
     let guard = locks.lock("orders/42").acquire().await.unwrap();
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(guard.is_held());

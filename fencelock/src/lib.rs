@@ -110,6 +110,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod features;
+
 use std::time::Duration;
 
 #[cfg(feature = "memory")]
@@ -128,18 +130,18 @@ use fencelock_core::url::Scheme;
 
 pub mod docs;
 
-/// The stores this program was built with.
+/// The stores this program was built with, those of the widest reach first.
 pub const SCHEMES: &[Scheme] = &[
-    #[cfg(feature = "memory")]
-    memory::SCHEME,
-    #[cfg(feature = "file")]
-    fencelock_file::SCHEME,
     #[cfg(feature = "redis-single")]
     fencelock_redis::SCHEME,
     #[cfg(feature = "redlock")]
     fencelock_redis::REDLOCK_SCHEME,
     #[cfg(feature = "zk")]
     fencelock_zk::SCHEME,
+    #[cfg(feature = "file")]
+    fencelock_file::SCHEME,
+    #[cfg(feature = "memory")]
+    memory::SCHEME,
 ];
 
 /// The types of options, and of the parts of answers.
@@ -192,8 +194,9 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 
 /// Connects to the store that `url` names, on the current tokio runtime.
 ///
-/// Every store takes the parameters `ttl` (30s), `prefix` (`lock:`), `unreachable_after` (30s) and
-/// `token_epoch` (0); durations are written like `500ms`, `2s`, `1m30s`.
+/// Every store takes the parameters `ttl` (30s), `prefix` (`lock:`), `unreachable_after` (30s),
+/// `token_epoch` (0), `label` (none; it follows the host name and process id) and `metrics_by_lock`
+/// (false); durations are written like `500ms`, `2s`, `1m30s`. [`connect_with`] sets them in code.
 ///
 /// An unreachable store, such as a server that is starting, is retried until `unreachable_after` has
 /// passed: at first after 20 ms, later about once a second. [`connect_within`] takes a limit of its
@@ -214,7 +217,8 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 /// ```
 ///
 /// # Errors
-/// - [`ErrorKind::InvalidArgument`]: an invalid URL; the message says what was expected.
+/// - [`ErrorKind::InvalidArgument`]: an invalid URL; the message says what was expected. Also outside
+///   a tokio runtime, and on one that was built without `enable_all`.
 /// - [`ErrorKind::Unreachable`]: the store did not answer within `unreachable_after`. The last
 ///   attempt's error is the [source](std::error::Error::source).
 /// - [`ErrorKind::Refused`]: the store refused, for example the password. This is not retried.
@@ -222,7 +226,32 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 /// # Cancel safety
 /// Cancel safe.
 pub async fn connect(url: &str) -> Result<Locks> {
+    features::require(url)?;
     fencelock_core::url::connect(SCHEMES, url).await
+}
+
+/// As [`connect`], with settings made in code. They are the program's defaults: a parameter of the
+/// URL, which an operator chooses for one deployment, replaces the setting of the same name.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+/// use fencelock::{Label, Settings};
+/// let settings = Settings::default()
+///     .prefix("shop:")
+///     .label(Label::of_this_process().with("the importer"))
+///     .metrics_by_lock(true);
+/// let locks = fencelock::connect_with("mem://?prefix=test:", settings).await?; // prefix: test:
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`connect`].
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn connect_with(url: &str, settings: Settings) -> Result<Locks> {
+    features::require(url)?;
+    fencelock_core::url::connect_with(SCHEMES, url, settings).await
 }
 
 /// As [`connect`], but until `limit` has passed, regardless of `unreachable_after`. Zero makes one
@@ -241,6 +270,7 @@ pub async fn connect(url: &str) -> Result<Locks> {
 /// # Ok(()) }
 /// ```
 pub async fn connect_within(url: &str, limit: Duration) -> Result<Locks> {
+    features::require(url)?;
     fencelock_core::url::connect_within(SCHEMES, url, limit).await
 }
 
@@ -265,7 +295,17 @@ pub async fn connect_within(url: &str, limit: Duration) -> Result<Locks> {
 /// # Ok(()) }
 /// ```
 pub fn connect_lazy(url: &str) -> Result<Locks> {
+    features::require(url)?;
     fencelock_core::url::connect_lazy(SCHEMES, url)
+}
+
+/// As [`connect_lazy`], with settings made in code, as for [`connect_with`].
+///
+/// # Errors
+/// As [`connect_lazy`].
+pub fn connect_lazy_with(url: &str, settings: Settings) -> Result<Locks> {
+    features::require(url)?;
+    fencelock_core::url::connect_lazy_with(SCHEMES, url, settings)
 }
 
 /// Connects to the store that `FENCELOCK_URL` names.
@@ -290,7 +330,9 @@ pub async fn connect_from_env() -> Result<Locks> {
                 std::env::VarError::NotPresent => "is not set",
                 std::env::VarError::NotUnicode(_) => "is not UTF-8",
             };
-            let message = format!("{URL_VARIABLE} {what}; expected a URL such as file:///DIR");
+            let message = format!(
+                "{URL_VARIABLE} {what}; expected a store URL, such as redis://HOST or file:///DIR"
+            );
             Err(Error::new(ErrorKind::InvalidArgument, message).during(Operation::Connect))
         }
     }

@@ -50,6 +50,10 @@ impl Directory {
                         return Err(error);
                     }
                     pin = Pin::set(&directory.path);
+                    // It was not removed: no file can be created in it.
+                    if pin.is_none() && directory.still_there().is_ok() {
+                        return Err(error);
+                    }
                 }
                 Err(error) => return Err(error),
             }

@@ -110,7 +110,8 @@ async fn ask_sentinels(
     login: &Login,
     options: &ConnectOptions,
 ) -> Result<HostPort> {
-    let asking = ConnectOptions { login: login.clone(), database: 0, ..options.clone() };
+    let asking =
+        ConnectOptions { login: login.clone(), database: 0, is_sentinel: true, ..options.clone() };
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(options.timeouts.answer));
     let (asking, config) = (&asking, &config);
     first_of(sentinels, "no sentinel is named", |sentinel| async move {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fencelock_core::backend::io_message;
 use fencelock_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 
@@ -97,7 +98,7 @@ fn read(path: &Path) -> Result<String> {
         Error::new(ErrorKind::InvalidArgument, format!("the password file {file} {why}"))
     };
     let text = std::fs::read(path).map_err(|cause| {
-        let why = format!("cannot be read ({cause})");
+        let why = format!("cannot be read: {}", io_message(&cause));
         invalid(&why).caused_by(cause)
     })?;
     // Without the cause, which would show the content.
@@ -130,6 +131,6 @@ mod tests {
             assert!(shown.contains(says) && !shown.contains("hunter2"), "{shown}");
         }
         let error = read(&directory.path().join("none")).unwrap_err().to_string();
-        assert!(error.contains("none cannot be read (No such file"), "{error}");
+        assert!(error.contains("none cannot be read: no such file"), "{error}");
     }
 }

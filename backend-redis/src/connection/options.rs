@@ -18,6 +18,8 @@ pub(crate) struct ConnectOptions {
     pub(crate) tls: Option<Secured>,
     pub(crate) timeouts: Timeouts,
     pub(crate) addresses: AddressMap,
+    /// The servers are sentinels, which have a login of their own.
+    pub(crate) is_sentinel: bool,
     /// Runs the connections, whichever runtime sends requests.
     pub(crate) runtime: Handle,
 }
@@ -30,6 +32,15 @@ impl ConnectOptions {
         timeouts.check()?;
         login.warn();
         let tls = tls.map(Tls::load).transpose()?;
-        Ok(Arc::new(ConnectOptions { login, database, tls, timeouts, addresses, runtime }))
+        let is_sentinel = false;
+        Ok(Arc::new(ConnectOptions {
+            login,
+            database,
+            tls,
+            timeouts,
+            addresses,
+            is_sentinel,
+            runtime,
+        }))
     }
 }

@@ -6,8 +6,8 @@
 
 use std::fmt::Debug;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,7 +25,9 @@ use super::dial::{ConnectionTask, Dialled};
 use super::endpoint::Target;
 use super::host::HostPort;
 use super::options::ConnectOptions;
-use crate::protocol::error::{Remedy, closed, explain, is_loading, meaning_of, unreachable};
+use crate::protocol::error::{
+    Remedy, closed, explain, explain_from, is_loading, meaning_of, unreachable,
+};
 use crate::protocol::identity::ClientId;
 
 /// A supervised connection. Dropping it ends the connection.
@@ -54,13 +56,13 @@ enum ConnectionState {
 struct ActiveConnection {
     connection: MultiplexedConnection,
     health: Arc<Health>,
-    /// `None` for a Unix socket.
-    peer: Option<HostPort>,
     _task: Arc<ConnectionTask>,
 }
 
 #[derive(Debug, Default)]
 struct Health {
+    /// The server, once it is connected; none for a Unix socket.
+    peer: OnceLock<HostPort>,
     /// Notified when the connection must be replaced.
     broken: Notify,
     /// Requests that timed out since the last reply.
@@ -129,7 +131,7 @@ impl SupervisedConnection {
 
     /// The server of the current connection.
     pub(crate) fn peer(&self) -> Option<HostPort> {
-        self.state.borrow().active().ok().and_then(|active| active.peer.clone())
+        self.state.borrow().active().ok().and_then(|active| active.health.peer.get().cloned())
     }
 
     #[cfg(feature = "redlock")]
@@ -269,8 +271,15 @@ impl Health {
             }
         }
         match answer {
-            Err(error) if error.code().is_none() => Err(explain(error)),
+            Err(error) if error.code().is_none() => Err(self.explain(&error)),
             from_server => Ok(from_server),
+        }
+    }
+
+    fn explain(&self, error: &RedisError) -> Error {
+        match self.peer.get() {
+            Some(peer) => explain_from(error, peer),
+            None => explain(error),
         }
     }
 
@@ -358,7 +367,10 @@ async fn open(
     if let Some(handler) = &subscription.handler {
         handler.on_connect(&mut connection).await?;
     }
-    Ok(ActiveConnection { connection, health, peer, _task: Arc::new(task) })
+    if let Some(peer) = peer {
+        health.peer.get_or_init(|| peer);
+    }
+    Ok(ActiveConnection { connection, health, _task: Arc::new(task) })
 }
 
 /// Passes pushes to `handler`.

@@ -136,7 +136,7 @@ mod secured {
                     }
                     _ => "",
                 };
-                let message = format!("the TLS handshake failed ({cause}){hint}");
+                let message = format!("the TLS handshake with {host} failed: {cause}{hint}");
                 Error::new(ErrorKind::Unreachable, message).caused_by(cause)
             })
         }
@@ -179,7 +179,7 @@ mod secured {
     }
 
     fn wrong(what: &str, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
-        invalid(format!("{what} ({cause})")).caused_by(cause)
+        invalid(format!("{what}: {cause}")).caused_by(cause)
     }
 }
 
@@ -191,8 +191,8 @@ pub(crate) enum Secured {}
 #[cfg(not(feature = "tls"))]
 impl Tls {
     pub(crate) fn load(self) -> Result<Secured> {
-        let message = "this program was built without the feature tls of fencelock-redis, which \
-                       rediss:// needs";
+        let message = "rediss:// needs the cargo feature `tls` of fencelock (cargo add fencelock \
+                       --features tls)";
         Err(fencelock_core::backend::invalid(message))
     }
 }

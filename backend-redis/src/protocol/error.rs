@@ -1,6 +1,7 @@
 //! The meaning of each error of the server and of the connection: one table.
 
 use std::borrow::Borrow;
+use std::fmt::Display;
 
 use fencelock_core::{Error, ErrorKind};
 use redis::RedisError;
@@ -165,11 +166,38 @@ pub(crate) fn explain(error: impl Borrow<RedisError>) -> Error {
     if let Some(what) = foreign(error) {
         return Error::new(kind, format!("{what}; it was left as it is"));
     }
-    let words = error.to_string();
-    // A server repeats the arguments of an unknown command: a password, or an identity.
-    let words = words.split(", with args beginning with").next().unwrap_or_default();
-    let message = if advice.is_empty() { words.to_owned() } else { format!("{advice} ({words})") };
+    let words = words_of(error);
+    let message = if advice.is_empty() { words } else { format!("{advice} ({words})") };
     Error::new(kind, message)
+}
+
+/// As [`explain`], for an error of the connection to `address`.
+pub(crate) fn explain_from(error: &RedisError, address: &impl Display) -> Error {
+    let Meaning { kind, remedy, .. } = meaning_of(error);
+    let words = words_of(error);
+    match remedy {
+        Remedy::CountTimeout => Error::new(kind, format!("no answer from {address} in time")),
+        Remedy::Reconnect => {
+            Error::new(kind, format!("the connection to {address} failed ({words})"))
+        }
+        Remedy::None => explain(error),
+    }
+}
+
+/// The text of an error: a server's code and words, or the client crate's words without the name of
+/// its type.
+fn words_of(error: &RedisError) -> String {
+    let words = match (code_of(error), error.detail()) {
+        // The advice says it all; the server describes the commands of its protocol.
+        ("NOAUTH", _) => "NOAUTH".to_owned(),
+        ("", _) | (_, None) => error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1),
+        _ => {
+            let code = error.code().unwrap_or_default();
+            format!("{code} {}", error.detail().unwrap_or_default())
+        }
+    };
+    // A server repeats the arguments of an unknown command: a password, or an identity.
+    words.split(", with args beginning with").next().unwrap_or_default().to_owned()
 }
 
 /// A script's message about a foreign key. Servers wrap it in text that depends on their version.
@@ -215,11 +243,43 @@ mod tests {
             let explained = explain(error(code, "words"));
             assert!(!explained.is_retryable(), "{code}");
             assert_eq!(explained.kind(), ErrorKind::Refused, "{code}");
-            assert!(explained.to_string().contains("words"), "{explained}");
+            // The server's words about a missing password describe its protocol.
+            assert_eq!(explained.message().contains("words"), code != "NOAUTH", "{explained}");
         }
         assert_eq!(meaning_of(&error("READONLY", "")).remedy, Remedy::Reconnect);
         assert!(is_loading(&explain(error("LOADING", ""))));
         assert!(!is_loading(&explain(error("BUSY", ""))));
+    }
+
+    #[test]
+    fn the_words_are_those_of_the_server_and_name_no_type_of_the_client() {
+        let client = |kind, words| RedisError::from((kind, words));
+        for (error, says) in [
+            (
+                error("NOAUTH", "HELLO must be called"),
+                "give a password: redis://:PASSWORD@host (NOAUTH)",
+            ),
+            (
+                error("WRONGPASS", "invalid user"),
+                "check the URL's user and password (WRONGPASS invalid user)",
+            ),
+            (error("ERR", "syntax error"), "ERR syntax error"),
+            (
+                client(redis::ErrorKind::AuthenticationFailed, "Password authentication failed"),
+                "check the URL's user and password (Password authentication failed)",
+            ),
+            (
+                client(redis::ErrorKind::UnexpectedReturnType, "not a string"),
+                "the connection failed (not a string)",
+            ),
+        ] {
+            assert_eq!(explain(&error).message(), says);
+        }
+        let closed = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        let explained = explain_from(&closed, &"h:1");
+        assert_eq!(explained.message(), "the connection to h:1 failed (broken pipe)");
+        let late = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        assert_eq!(explain_from(&late, &"h:1").message(), "no answer from h:1 in time");
     }
 
     /// The texts of servers from 6.2 to 9.1, whether a script fails with the error, catches and

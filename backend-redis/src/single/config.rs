@@ -223,6 +223,8 @@ impl RedisStore {
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
         let shown = self.redacted_url();
         let options = ConnectOptions::new(self.access)?;
+        // Before the first connection, which would panic on a runtime without I/O.
+        let clock = start_clock()?;
         let client = ClientId::fresh(settings.key_prefix());
         let notifications = Arc::new(Notifications::default());
         let subscription =
@@ -234,7 +236,6 @@ impl RedisStore {
         server_info.require(is_cluster)?;
         server.get_ready().await?;
         server_info.warn(&shown);
-        let clock = start_clock()?;
         let profile = server_info.profile(failover, self.replicas);
         let replicas = self.replicas;
         let store = Store { server, clock, client, notifications, profile, replicas };
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn an_error_says_what_was_expected() {
         for (url, says) in [
-            ("redis://", "no host given"),
+            ("redis://", "missing host: expected HOST"),
             ("redis://h:port", "HOST:PORT"),
             ("redis://h:", "HOST:PORT"),
             ("redis://a,b", "redis-cluster://"),

@@ -41,7 +41,7 @@ async fn a_password_file_is_read_again_for_each_connection() {
     let url = format!("redis://jobs@{}?password_file={}", server.addr(), file.display());
     let error = connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-    assert!(error.to_string().contains("cannot be read (No such file"), "{error}");
+    assert!(error.to_string().contains("cannot be read: no such file"), "{error}");
 
     std::fs::write(&file, format!("{FIRST}\n")).unwrap();
     use_all(&url).await.unwrap();

@@ -83,10 +83,11 @@ impl Access {
             opened = self.open(clock, timeout) => match opened {
                 Err(error) if error.kind() == ErrorKind::Unreachable => {
                     let found = self.probe_all().await;
-                    if found.iter().all(|found| *found == Found::Nothing) {
-                        return Err(error);
+                    // The transport's own error adds nothing where no server is reached.
+                    match found.iter().all(|found| found.is_nothing()) {
+                        true => Err(self.explain(&found)),
+                        false => Err(self.explain(&found).caused_by(error)),
                     }
-                    Err(self.explain(&found).caused_by(error))
                 }
                 opened => opened,
             },
@@ -103,7 +104,11 @@ impl Access {
             format!("{host}:{port} {}", found.advice(self.is_secure))
         };
         let seen = self.hosts.iter().zip(found).map(found_at).collect::<Vec<_>>().join("; ");
-        Error::new(ErrorKind::Unreachable, format!("no server grants a session: {seen}"))
+        let what = match found.iter().all(|found| found.is_nothing()) {
+            true => "no server accepts a connection",
+            false => "no server grants a session",
+        };
+        Error::new(ErrorKind::Unreachable, format!("{what}: {seen}"))
     }
 
     async fn connect(&self, timeout: Duration) -> Result<Client> {

@@ -48,7 +48,8 @@ impl Login {
     #[cfg(not(feature = "sasl"))]
     fn digest_md5(_: &str, _: &str) -> Result<Login> {
         Err(invalid(format!(
-            "auth={SASL} requires the feature `sasl`, without which this program was built"
+            "auth={SASL} needs the cargo feature `sasl` of fencelock (cargo add fencelock --features \
+             sasl)"
         )))
     }
 

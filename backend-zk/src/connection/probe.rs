@@ -4,10 +4,12 @@
 //! Each address is sent `srvr`, one of ZooKeeper's four-letter words, in a line: an HTTP or Redis
 //! server answers that with an error of its own, a TLS port with an alert.
 
+use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// For each step at one address.
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -18,6 +20,10 @@ const MAX_REPLY: u64 = 128;
 /// What is found at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
+    /// No connection, since nothing listens there.
+    Refused,
+    /// No connection, since the host's name has no address.
+    NoHost,
     /// No connection.
     Nothing,
     /// A connection, and no answer.
@@ -37,19 +43,31 @@ pub(crate) enum Found {
 
 /// Probes one address.
 pub(crate) async fn probe((host, port): &(String, u16)) -> Found {
-    let connecting = tokio::time::timeout(TIMEOUT, TcpStream::connect((host.as_str(), *port)));
-    let Ok(Ok(mut stream)) = connecting.await else { return Found::Nothing };
+    let mut stream = match timeout(TIMEOUT, connect(host, *port)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(found)) => return found,
+        Err(_) => return Found::Nothing,
+    };
     let mut answer = Vec::new();
     let asking = async {
         stream.write_all(b"srvr\r\n\r\n").await?;
         stream.take(MAX_REPLY).read_to_end(&mut answer).await
     };
-    let ended = tokio::time::timeout(TIMEOUT, asking).await;
+    let ended = timeout(TIMEOUT, asking).await;
     match &answer[..] {
         [] if ended.is_err() => Found::Silence,
         [] => Found::Closed,
         answer => read(answer),
     }
+}
+
+async fn connect(host: &str, port: u16) -> Result<TcpStream, Found> {
+    let addresses: Vec<_> =
+        tokio::net::lookup_host((host, port)).await.map_err(|_| Found::NoHost)?.collect();
+    TcpStream::connect(&addresses[..]).await.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => Found::Refused,
+        _ => Found::Nothing,
+    })
 }
 
 fn read(answer: &[u8]) -> Found {
@@ -75,14 +93,30 @@ impl Found {
             Found::Http | Found::Redis | Found::Other => true,
             Found::Tls => !is_secure,
             Found::ZooKeeper => is_secure,
-            Found::Nothing | Found::Silence | Found::Closed | Found::NoQuorum => false,
+            Found::Refused
+            | Found::NoHost
+            | Found::Nothing
+            | Found::Silence
+            | Found::Closed
+            | Found::NoQuorum => false,
         }
+    }
+
+    /// Whether there was no connection.
+    pub(crate) fn is_nothing(self) -> bool {
+        matches!(self, Found::Refused | Found::NoHost | Found::Nothing)
     }
 
     /// What was found, and what to try; `is_secure` when the transport is to use TLS.
     pub(crate) fn advice(self, is_secure: bool) -> &'static str {
         match (self, is_secure) {
-            (Found::Nothing, _) => "does not accept connections",
+            (Found::Refused, _) => {
+                "refuses the connection; is ZooKeeper running, and listening there?"
+            }
+            (Found::NoHost, _) => "has no address; check the spelling of the host",
+            (Found::Nothing, _) => {
+                "does not accept connections; is the host up, and the port open in its firewall?"
+            }
             (Found::Silence, _) => "accepts connections and does not answer; is it overloaded?",
             (Found::Closed, false) => {
                 "closes connections without an answer; if it is the secureClientPort, name the \
@@ -97,7 +131,7 @@ impl Found {
             (Found::Tls, true) => "refused the TLS connection; check tls_ca, tls_cert and the host",
             (Found::Http, _) => "is an HTTP server; the client port of ZooKeeper is usually 2181",
             (Found::Redis, _) => {
-                "seems to be a Redis server, for which the URL begins with redis://"
+                "is a Redis server; use redis://, or name the client port of ZooKeeper, usually 2181"
             }
             (Found::ZooKeeper, false) => {
                 "is a ZooKeeper server and granted no session; see maxClientCnxns and its log"

@@ -64,12 +64,9 @@ impl Tls {
 #[cfg(not(feature = "tls"))]
 impl Tls {
     pub(crate) fn put_into(&self, _: Connector) -> Result<Connector> {
-        let (file, own) = (self.authority.display(), self.own.is_some());
-        let message = format!(
-            "tls_ca={file}{} requires the feature `tls` of fencelock-zk (`zk-tls` of fencelock), \
-             without which this program was built",
-            if own { ", with a certificate," } else { "" }
-        );
+        let _ = (&self.authority, &self.own);
+        let message = "tls_ca needs the cargo feature `zk-tls` of fencelock (cargo add fencelock \
+                       --features zk-tls)";
         Err(invalid(message))
     }
 }

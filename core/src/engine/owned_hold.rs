@@ -28,9 +28,10 @@ impl OwnedHold {
         }
         match self.hold.cleanup.release().await? {
             true => Ok(()),
-            false => {
-                Err(Error::new(ErrorKind::NotHeld, "the store no longer had this guard's lock"))
-            }
+            false => Err(Error::new(
+                ErrorKind::NotHeld,
+                "the store no longer lists this client as the holder",
+            )),
         }
     }
 }

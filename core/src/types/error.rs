@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::types::causes::with_causes;
+
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -192,7 +194,8 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// An error of any operation.
 ///
 /// `Display` shows the operation, the lock, the store and the message, which says what to do; the
-/// cause is in [`source`](std::error::Error::source).
+/// cause is in [`source`](std::error::Error::source). `{error:#}` and `Debug`, which a `main` that
+/// returns an error prints, also show the causes, in one line that says nothing twice.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -207,14 +210,13 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone, thiserror::Error)]
-#[error("{inner}")]
+#[derive(Clone)]
 pub struct Error {
     inner: Box<Inner>,
     source: Option<Source>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     retryable: bool,
@@ -340,15 +342,24 @@ impl fmt::Display for Inner {
     }
 }
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match f.alternate() {
+            true => f.write_str(&with_causes(self)),
+            false => fmt::Display::fmt(&self.inner, f),
+        }
+    }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Error");
-        debug.field("kind", &self.inner.kind).field("retryable", &self.inner.retryable);
-        debug.field("message", &self.to_string());
-        if let Some(source) = &self.source {
-            debug.field("source", source);
-        }
-        debug.finish()
+        f.write_str(&with_causes(self))
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -60,13 +61,26 @@ const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 /// Connects to the store that `url` names, by one of `schemes`, as `fencelock::connect` does.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] for an invalid URL; [`ErrorKind::Unreachable`] with the last
-/// attempt's error as its cause; other errors of the store as they are. Never shows a password.
+/// [`ErrorKind::InvalidArgument`] for an invalid URL, and outside a tokio runtime;
+/// [`ErrorKind::Unreachable`] with the last attempt's error as its cause; other errors of the store
+/// as they are. Never shows a password.
 ///
 /// # Cancel safety
 /// Cancel safe.
 pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
-    let target = Target::find(schemes, url)?;
+    connect_with(schemes, url, Settings::default()).await
+}
+
+/// As [`connect`], with the settings that hold where no parameter of the URL says otherwise.
+///
+/// # Errors
+/// As [`connect`].
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn connect_with(schemes: &[Scheme], url: &str, settings: Settings) -> Result<Locks> {
+    let target = Target::find(schemes, url, settings)?;
+    target.require_runtime()?;
     // Boxed, so that the futures of callers stay small.
     Box::pin(target.within(Bound::silence(target.settings.unreachable_after))).await
 }
@@ -80,7 +94,8 @@ pub async fn connect(schemes: &[Scheme], url: &str) -> Result<Locks> {
 /// # Cancel safety
 /// Cancel safe.
 pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> Result<Locks> {
-    let target = Target::find(schemes, url)?;
+    let target = Target::find(schemes, url, Settings::default())?;
+    target.require_runtime()?;
     match limit {
         Duration::ZERO => Box::pin(target.once()).await,
         limit => Box::pin(target.within(Bound::wait_limit(limit, limit))).await,
@@ -92,7 +107,15 @@ pub async fn connect_within(schemes: &[Scheme], url: &str, limit: Duration) -> R
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] for an invalid URL, and outside a tokio runtime.
 pub fn connect_lazy(schemes: &[Scheme], url: &str) -> Result<Locks> {
-    let connection = in_background(Target::find(schemes, url)?)?;
+    connect_lazy_with(schemes, url, Settings::default())
+}
+
+/// As [`connect_lazy`], with the settings that hold where no parameter of the URL says otherwise.
+///
+/// # Errors
+/// As [`connect_lazy`].
+pub fn connect_lazy_with(schemes: &[Scheme], url: &str, settings: Settings) -> Result<Locks> {
+    let connection = in_background(Target::find(schemes, url, settings)?)?;
     Ok(Locks { connection })
 }
 
@@ -106,8 +129,9 @@ struct Target {
 }
 
 impl Target {
-    fn find(schemes: &[Scheme], url: &str) -> Result<Target> {
+    fn find(schemes: &[Scheme], url: &str, defaults: Settings) -> Result<Target> {
         let url = StoreUrl::parse(url).map_err(|error| error.during(Operation::Connect))?;
+        let url = url.with_defaults(defaults);
         let scheme = schemes.iter().find(|scheme| scheme.names.contains(&url.scheme()));
         let Some(&scheme) = scheme else {
             return Err(unknown_scheme(schemes, url.scheme()).during(Operation::Connect));
@@ -117,6 +141,11 @@ impl Target {
         let settings =
             settings.map_err(|e| e.during(Operation::Connect).with_store(&redacted_url))?;
         Ok(Target { scheme, url, redacted_url, settings })
+    }
+
+    /// The error that there is no runtime, before a timer would panic for lack of one.
+    fn require_runtime(&self) -> Result<Handle> {
+        current_runtime().map_err(|error| self.explain(error))
     }
 
     async fn once(&self) -> Result<Locks> {
@@ -209,7 +238,7 @@ impl Attempts<'_> {
 /// An error in the URL shows before the first attempt has to wait, so that part of the attempt runs
 /// here.
 fn in_background(target: Target) -> Result<Connection> {
-    let runtime = current_runtime().map_err(|error| target.explain(error))?;
+    let runtime = target.require_runtime()?;
     let (redacted_url, settings) = (target.redacted_url.clone(), target.settings.clone());
     let (errors, mut last_error) = watch::channel(None);
     let progress = Arc::new(Progress::default());
@@ -272,11 +301,14 @@ async fn until_connected(
 }
 
 fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
-    let names = || schemes.iter().flat_map(|scheme| scheme.names.iter().copied());
-    let list: Vec<String> = names().map(|name| format!("{name}://")).collect();
-    let list = if list.is_empty() { "none".to_owned() } else { list.join(", ") };
-    let hint = did_you_mean_scheme(given, names);
-    invalid(format!("no store for {given}://{hint}; this program was built with: {list}"))
+    // One spelling of each store: the list is for a reader who looks for a store, not for a name.
+    let stores = schemes.iter().filter_map(|scheme| scheme.names.first());
+    let stores: Vec<String> = stores.map(|name| format!("{name}://")).collect();
+    let stores = if stores.is_empty() { "none".to_owned() } else { stores.join(", ") };
+    let hint = did_you_mean_scheme(given, || {
+        schemes.iter().flat_map(|scheme| scheme.names.iter().copied())
+    });
+    invalid(format!("no store for {given}://{hint}; stores: {stores}"))
 }
 
 /// Suggests a scheme of which `given` is a part (`unix` of `redis+unix`), or the one with the nearest

@@ -14,12 +14,12 @@ use crate::types::error::Result;
 /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when there is none, or one is not `HOST` or `HOST:PORT`.
 pub fn hosts_in(list: &str, port: u16) -> Result<Vec<(String, u16)>> {
     if list.is_empty() {
-        return Err(invalid("no host given: expected HOST or HOST:PORT"));
+        return Err(invalid("missing host: expected HOST or HOST:PORT"));
     }
     let parts = list.split(',').enumerate();
     parts
         .map(|(index, text)| {
-            let (name, given) = split(text).ok_or_else(|| not_a_host(index))?;
+            let (name, given) = split(text).ok_or_else(|| not_a_host(index, text))?;
             Ok((name.to_owned(), given.unwrap_or(port)))
         })
         .collect()
@@ -30,8 +30,14 @@ pub(super) fn is_plain(authority: &str) -> bool {
     authority.is_empty() || authority.split(',').all(|text| split(text).is_some())
 }
 
-fn not_a_host(index: usize) -> crate::Error {
+fn not_a_host(index: usize, text: &str) -> crate::Error {
     let number = index + 1;
+    if text.split_once(':').is_some_and(|(name, port)| is_name(name) && is_name(port)) {
+        return invalid(format!(
+            "invalid port of host {number} of the URL (not shown, since it may be a password): \
+             expected HOST:PORT with a number up to 65535, and USER:PASSWORD only before an @"
+        ));
+    }
     invalid(format!(
         "invalid host {number} of the URL (not shown, since it may contain a password): expected \
          SCHEME://USER:PASSWORD@HOST:PORT, with / ? # @ percent-encoded in the user and password \

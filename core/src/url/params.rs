@@ -9,16 +9,19 @@ use std::time::Duration;
 use super::mistake::did_you_mean;
 use crate::backend::invalid;
 use crate::types::error::Result;
-use crate::types::options::{Settings, Ttl, parse_duration};
+use crate::types::options::{Label, Settings, Ttl, parse_duration};
 use crate::types::token::TokenEpoch;
 
 /// The parameters of every store.
-pub(super) const COMMON: [&str; 4] = ["ttl", "prefix", "unreachable_after", "token_epoch"];
+pub(super) const COMMON: [&str; 6] =
+    ["ttl", "prefix", "unreachable_after", "token_epoch", "label", "metrics_by_lock"];
 
 /// Checked parameters of a URL.
 #[derive(Clone, Copy)]
 pub struct Params<'a> {
     pub(super) params: &'a [(String, String)],
+    /// What holds where no parameter says otherwise.
+    pub(super) defaults: &'a Settings,
 }
 
 impl fmt::Debug for Params<'_> {
@@ -49,17 +52,31 @@ impl<'a> Params<'a> {
         self.text(name).map(parse).transpose()
     }
 
-    /// Parameter `name` as a number.
+    /// Parameter `name` as a number of an unsigned type.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if it is not
     /// a number or does not fit.
-    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
+    pub fn number<T: TryFrom<u64>>(&self, name: &str) -> Result<Option<T>> {
         let parse = |text: &str| {
-            text.parse().map_err(|_| {
-                let expected = format!("a whole number ({})", std::any::type_name::<T>());
-                wrong_value(name, text, &expected)
+            let number = text.parse::<u64>().ok().and_then(|number| T::try_from(number).ok());
+            number.ok_or_else(|| {
+                let max = u64::MAX >> (64 - 8 * size_of::<T>());
+                wrong_value(name, text, &format!("a whole number from 0 to {max}"))
             })
+        };
+        self.text(name).map(parse).transpose()
+    }
+
+    /// Parameter `name` as `true` or `false`, also written as `1` or `0`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if it is neither.
+    pub fn flag(&self, name: &str) -> Result<Option<bool>> {
+        let parse = |text| match text {
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            _ => Err(wrong_value(name, text, "true or false")),
         };
         self.text(name).map(parse).transpose()
     }
@@ -76,26 +93,41 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// The settings common to all stores.
+    /// The settings common to all stores: those that the URL sets, and for the others the program's
+    /// own.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value out of its range.
     pub fn settings(&self) -> Result<Settings> {
-        let mut settings = Settings::default();
+        let mut settings = self.defaults.clone();
         if let Some(ttl) = self.duration("ttl")? {
-            settings = settings.ttl(Ttl::new(ttl)?);
+            settings = settings.ttl(Ttl::new(ttl).map_err(|error| of_parameter("ttl", &error))?);
         }
         if let Some(prefix) = self.text("prefix") {
             settings = settings.prefix(prefix);
         }
         if let Some(bound) = self.duration("unreachable_after")? {
-            settings = settings.unreachable_after(bound)?;
+            settings = settings
+                .unreachable_after(bound)
+                .map_err(|error| of_parameter("unreachable_after", &error))?;
         }
         if let Some(epoch) = self.number("token_epoch")? {
-            settings = settings.token_epoch(TokenEpoch::new(epoch)?);
+            let epoch = TokenEpoch::new(epoch);
+            settings = settings.token_epoch(epoch.map_err(|e| of_parameter("token_epoch", &e))?);
+        }
+        if let Some(text) = self.text("label") {
+            settings = settings.label(Label::of_this_process().with(text));
+        }
+        if let Some(by_lock) = self.flag("metrics_by_lock")? {
+            settings = settings.metrics_by_lock(by_lock);
         }
         Ok(settings)
     }
+}
+
+/// The error about a value that a setting does not take.
+fn of_parameter(name: &str, error: &crate::Error) -> crate::Error {
+    invalid(format!("parameter {name}: {}", error.message()))
 }
 
 /// An error about the value of the known parameter `name`.
@@ -122,10 +154,17 @@ pub(super) fn repeated(name: &str) -> crate::Error {
     invalid(format!("parameter{} is given twice", quoted(name)))
 }
 
+/// An error about the parameter `name`, which has no value.
+pub(super) fn without_value(name: &str) -> crate::Error {
+    let quoted = quoted(name);
+    let name = if quoted.is_empty() { "name" } else { name };
+    invalid(format!("parameter{quoted} has no value; expected {name}=VALUE"))
+}
+
 /// The name with a space before it, if it looks like a parameter's name.
 fn quoted(name: &str) -> String {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-    match name.len() <= 24 && name.bytes().all(fits) {
+    match (1..=24).contains(&name.len()) && name.bytes().all(fits) {
         true => format!(" {name:?}"),
         false => String::new(),
     }

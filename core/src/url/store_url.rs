@@ -23,6 +23,7 @@ pub struct StoreUrl {
     authority: String,
     path: String,
     params: Vec<(String, String)>,
+    defaults: Settings,
 }
 
 impl StoreUrl {
@@ -32,16 +33,11 @@ impl StoreUrl {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) without a `scheme://`, for a parameter without `=`, for one
     /// given twice, and for percent-encoding that is not UTF-8.
     pub fn parse(url: &str) -> Result<StoreUrl> {
-        let Some((scheme, rest)) = url.split_once("://") else {
-            // The text may contain a password in any place: it is not repeated.
-            return Err(invalid(
-                "invalid store URL: expected scheme://…, such as mem:// or file:///var/lock/jobs",
-            ));
-        };
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| without_scheme(url))?;
         let scheme_fits = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.chars().all(scheme_fits) {
             return Err(invalid(
-                "invalid store URL: expected a scheme before ://, such as mem:// or file://",
+                "invalid store URL: expected a scheme before ://, such as redis:// or file://",
             ));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -52,7 +48,7 @@ impl StoreUrl {
         if !authority.is_empty() && (path.contains('@') || query.contains('@')) {
             // A password with a / or ? in it: its rest must not be taken for a path.
             return Err(invalid(
-                "invalid store URL: an @ after the host; percent-encode / ? # @ in a user or \
+                "invalid store URL: unexpected @ after the host; percent-encode / ? # @ in a user or \
                  password, and an @ in a path or parameter",
             ));
         }
@@ -67,14 +63,26 @@ impl StoreUrl {
                 None => (Some(login), None),
             },
         };
-        Ok(StoreUrl {
+        let url = StoreUrl {
             scheme: scheme.to_ascii_lowercase(),
             user: user.filter(|user| !user.is_empty()).map(decode).transpose()?,
             password: password.map(decode).transpose()?,
             authority: authority.to_owned(),
             path: decode(path)?,
-            params: parse_query(query)?,
-        })
+            params: Vec::new(),
+            defaults: Settings::default(),
+        };
+        match parse_query(query) {
+            Ok(params) => Ok(StoreUrl { params, ..url }),
+            Err(error) => Err(error.with_store(&url.to_string().into())),
+        }
+    }
+
+    /// Sets the settings that hold where no parameter says otherwise.
+    #[must_use]
+    pub fn with_defaults(mut self, settings: Settings) -> StoreUrl {
+        self.defaults = settings;
+        self
     }
 
     /// The scheme, in lower case.
@@ -127,12 +135,20 @@ impl StoreUrl {
         {
             return Err(params::unknown(&self.scheme, name, known));
         }
-        Ok(Params { params: &self.params })
+        Ok(self.any_params())
     }
 
-    /// The settings common to all stores, ignoring other parameters.
-    pub(crate) fn settings(&self) -> Result<Settings> {
-        Params { params: &self.params }.settings()
+    /// The settings common to all stores, without a check of the store's own parameters.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value out of its range.
+    pub fn settings(&self) -> Result<Settings> {
+        self.any_params().settings()
+    }
+
+    /// The parameters, known or not.
+    fn any_params(&self) -> Params<'_> {
+        Params { params: &self.params, defaults: &self.defaults }
     }
 }
 
@@ -171,11 +187,27 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
+/// The error for a text without `://`. It may contain a password in any place, so none of it is
+/// repeated.
+fn without_scheme(text: &str) -> crate::Error {
+    const EXPECTED: &str =
+        "expected scheme://…, such as redis://HOST:6379 or file:///var/lib/locks";
+    let hint = match (text, text.rsplit_once(':')) {
+        ("", _) => return invalid(format!("the store URL is empty: {EXPECTED}")),
+        (text, _) if text.starts_with('/') => "; a directory is given as file:///DIR",
+        (_, Some((_, "6379"))) => "; a Redis server is given as redis://HOST:6379",
+        (_, Some((_, "26379"))) => "; a sentinel is given as redis+sentinel://HOST:26379/SERVICE",
+        (_, Some((_, "2181"))) => "; a ZooKeeper server is given as zk://HOST:2181",
+        _ => "",
+    };
+    invalid(format!("invalid store URL: {EXPECTED}{hint}"))
+}
+
 fn parse_query(query: &str) -> Result<Vec<(String, String)>> {
     let mut params: Vec<(String, String)> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=') else {
-            return Err(invalid("a URL parameter has no value; expected name=value"));
+            return Err(params::without_value(&decode(pair)?));
         };
         let name = decode(name)?;
         if params.iter().any(|(given, _)| *given == name) {
@@ -217,10 +249,12 @@ mod tests {
         let url = StoreUrl::parse("mem://?tll=2s").unwrap();
         let error = url.params(&["fsync"]).unwrap_err().to_string();
         assert!(error.contains("did you mean ttl?"), "{error}");
-        assert!(error.contains("ttl, prefix, unreachable_after, token_epoch, fsync"), "{error}");
+        let all = "ttl, prefix, unreachable_after, token_epoch, label, metrics_by_lock, fsync";
+        assert!(error.contains(all), "{error}");
         for (bad, says) in [
             ("mem", "scheme://"),
-            ("mem://?ttl", "name=value"),
+            ("mem://?ttl", "ttl=VALUE"),
+            ("mem://?Left", "name=VALUE"),
             ("mem://?ttl=2s&ttl=3s", "given twice"),
             ("mem://?ttl=2s&tt%6c=3s", "given twice"),
             ("redis://me:hunter/2@host/0", "percent-encode"),

@@ -12,7 +12,7 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::time::Instant;
 
 use super::membership::Membership;
-use crate::connection::{ConnectOptions, ConnectionTask, Dialled, HostPort, Target};
+use crate::connection::{ConnectOptions, ConnectionTask, Dialled, HostPort, Target, about};
 use crate::protocol::error::{explain, protocol_error};
 use crate::redlock::config::{RedlockStore, SCHEME};
 use crate::redlock::node::record::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
@@ -76,7 +76,7 @@ pub(super) fn refuse_twins(nodes: &[NodeConnection]) -> Result<()> {
 
 /// Adds the node's name to an error.
 pub(super) fn at(host: &HostPort, error: &Error) -> Error {
-    Error::new(error.kind(), format!("{host}: {}", error.message())).retryable(error.is_retryable())
+    Error::new(error.kind(), about(host, error.message())).retryable(error.is_retryable())
 }
 
 /// This machine's wall clock, read once when an operator's command starts: the nodes' clocks are

@@ -13,6 +13,7 @@ use super::membership::Membership;
 use super::nodes::{
     NodeConnection, WallClock, at, explain_at, parse, reach_all, refuse_twins, require_all,
 };
+use crate::connection::about;
 use crate::redlock::config::RedlockStore;
 use crate::redlock::node::quorum::by_node;
 use crate::redlock::rules::incarnation::{IncarnationRecord, RecordState};
@@ -224,8 +225,8 @@ impl Sets {
                 self.away.extend(failed);
             } else if let Some((host, error)) = failed.into_iter().next() {
                 let message = format!(
-                    "{host}: {}; the old set is closed and the new one not opened: run it again",
-                    error.message()
+                    "{}; the old set is closed and the new one not opened: run it again",
+                    about(&host, error.message())
                 );
                 return Err(Error::new(error.kind(), message).retryable(error.is_retryable()));
             }

@@ -12,7 +12,7 @@ use super::fan_out::FanOut;
 use super::member::Member;
 use super::monitor::VoteRequest;
 use super::view::QuorumView;
-use crate::connection::HostPort;
+use crate::connection::{HostPort, about};
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::token;
@@ -237,6 +237,6 @@ pub(crate) fn by_node(
     text: &str,
     nodes: impl Iterator<Item = (impl fmt::Display, impl fmt::Display)>,
 ) -> String {
-    let nodes: Vec<String> = nodes.map(|(host, what)| format!("{host}: {what}")).collect();
+    let nodes: Vec<String> = nodes.map(|(host, what)| about(&host, &what.to_string())).collect();
     format!("{text}: {}", nodes.join("; "))
 }

@@ -1,0 +1,382 @@
+//! The texts of errors about URLs and connections, word for word: each says what failed, where, why
+//! and what to try, and says it once.
+
+use std::error::Error as _;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use fencelock::{
+    Error, ErrorKind, Label, Locks, Result, Settings, Ttl, connect, connect_lazy,
+    connect_lazy_with, connect_with, connect_within,
+};
+use fencelock_testkit::servers::{RedisOptions, TestRedis, TestZooKeeper};
+
+/// A port of which no server makes use.
+const NOWHERE: &str = "127.0.0.1:1";
+
+/// What a `main` prints that returns the error of a single attempt to connect.
+async fn error_of(url: &str) -> Error {
+    connect_within(url, Duration::ZERO).await.expect_err(url)
+}
+
+#[tokio::test]
+async fn an_invalid_url_says_what_is_expected() {
+    const EXPECTED: &str =
+        "expected scheme://…, such as redis://HOST:6379 or file:///var/lib/locks";
+    const STORES: &str = "stores: redis://, redlock://, zk://, file://, mem://";
+    for (url, says) in [
+        ("", format!("connect: invalid argument: the store URL is empty: {EXPECTED}")),
+        ("redis", format!("connect: invalid argument: invalid store URL: {EXPECTED}")),
+        (
+            "localhost:6379",
+            format!(
+                "connect: invalid argument: invalid store URL: {EXPECTED}; a Redis server is given \
+                 as redis://HOST:6379"
+            ),
+        ),
+        (
+            "zk1:2181",
+            format!(
+                "connect: invalid argument: invalid store URL: {EXPECTED}; a ZooKeeper server is \
+                 given as zk://HOST:2181"
+            ),
+        ),
+        (
+            "sentinel1:26379",
+            format!(
+                "connect: invalid argument: invalid store URL: {EXPECTED}; a sentinel is given as \
+                 redis+sentinel://HOST:26379/SERVICE"
+            ),
+        ),
+        (
+            "/var/lock",
+            format!(
+                "connect: invalid argument: invalid store URL: {EXPECTED}; a directory is given as \
+                 file:///DIR"
+            ),
+        ),
+        ("http://h", format!("connect: invalid argument: no store for http://; {STORES}")),
+        ("etcd://h", format!("connect: invalid argument: no store for etcd://; {STORES}")),
+        ("postgres://h", format!("connect: invalid argument: no store for postgres://; {STORES}")),
+        ("consul://h", format!("connect: invalid argument: no store for consul://; {STORES}")),
+        (
+            "rdis://h",
+            format!("connect: invalid argument: no store for rdis:// (did you mean redis?); {STORES}"),
+        ),
+        (
+            "zks://h",
+            "connect: invalid argument: no store for zks://; ZooKeeper with TLS is \
+             zk://HOST:PORT?tls_ca=FILE"
+                .to_owned(),
+        ),
+        (
+            "redis://:hunter2@h?db=x",
+            "connect on redis://:***@h: invalid argument: parameter db: expected a whole number \
+             from 0 to 65535"
+                .to_owned(),
+        ),
+        (
+            "redis://:hunter2@h?db=99999",
+            "connect on redis://:***@h: invalid argument: parameter db=99999: expected a whole \
+             number from 0 to 65535"
+                .to_owned(),
+        ),
+        (
+            "redis://:hunter2@h:port",
+            "connect on redis://:***@***: invalid argument: invalid port of host 1 of the URL (not \
+             shown, since it may be a password): expected HOST:PORT with a number up to 65535, and \
+             USER:PASSWORD only before an @"
+                .to_owned(),
+        ),
+        (
+            "redis://",
+            "connect on redis://: invalid argument: missing host: expected HOST or HOST:PORT"
+                .to_owned(),
+        ),
+        (
+            "redis://:hunter2@h/one",
+            "connect on redis://:***@h/one: invalid argument: the path is not a database; expected \
+             a number, such as /0"
+                .to_owned(),
+        ),
+        (
+            "redis://:hunter2@h?ttl=5",
+            "connect on redis://:***@h: invalid argument: parameter ttl=5: expected a duration: a \
+             number with a unit, such as 500ms, 2s or 1m30s"
+                .to_owned(),
+        ),
+        (
+            "redis://:hunter2@h?ttl=1ms",
+            "connect on redis://:***@h: invalid argument: parameter ttl: TTL 1ms is out of range; \
+             expected 100ms to 1day"
+                .to_owned(),
+        ),
+        (
+            "redis://:hunter2@h?ttl",
+            "connect on redis://:***@h: invalid argument: parameter \"ttl\" has no value; expected \
+             ttl=VALUE"
+                .to_owned(),
+        ),
+        (
+            "redis://:hunter2@h?metrics_by_lock=maybe",
+            "connect on redis://:***@h: invalid argument: parameter metrics_by_lock: expected true \
+             or false"
+                .to_owned(),
+        ),
+        (
+            "rediss://h?tls_ca=/nonexistent/ca.pem",
+            "connect on rediss://h: invalid argument: cannot read the certificate file \
+             /nonexistent/ca.pem: no such file or directory"
+                .to_owned(),
+        ),
+        (
+            "redis://h?password_file=/nonexistent/password",
+            "connect on redis://h: invalid argument: the password file /nonexistent/password cannot \
+             be read: no such file or directory"
+                .to_owned(),
+        ),
+        (
+            "file:///nonexistent/jobs/locks",
+            "connect on file:///nonexistent/jobs/locks: refused by the store: cannot open the \
+             directory /nonexistent/jobs/locks: no such file or directory; create the directory, or \
+             use another file:///DIR"
+                .to_owned(),
+        ),
+    ] {
+        assert_eq!(format!("{:?}", error_of(url).await), says, "{url}");
+    }
+}
+
+#[tokio::test]
+async fn an_absent_server_says_what_to_try() {
+    for (url, says) in [
+        (
+            format!("redis://{NOWHERE}"),
+            "cannot connect to 127.0.0.1:1: connection refused; is the server running, and \
+             listening on 127.0.0.1:1?",
+        ),
+        (
+            format!("zk://{NOWHERE}"),
+            "no server accepts a connection: 127.0.0.1:1 refuses the connection; is ZooKeeper \
+             running, and listening there?",
+        ),
+        (
+            "redis+unix:///nonexistent/redis.sock".to_owned(),
+            "cannot connect to /nonexistent/redis.sock: no such file or directory; is the server \
+             running, with this path as its `unixsocket`?",
+        ),
+        (
+            format!("redlock://{NOWHERE},localhost:1,127.0.0.2:1"),
+            "no quorum (2 of 3 nodes required): cannot connect to 127.0.0.1:1: connection refused; \
+             is the server running, and listening on 127.0.0.1:1?; cannot connect to localhost:1: \
+             connection refused; is the server running, and listening on localhost:1?; cannot \
+             connect to 127.0.0.2:1: connection refused; is the server running, and listening on \
+             127.0.0.2:1?",
+        ),
+    ] {
+        let error = error_of(&url).await;
+        assert_eq!(format!("{error:?}"), format!("connect on {url}: store unreachable: {says}"));
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+    }
+    // Its words are the resolver's.
+    for scheme in ["redis", "zk"] {
+        let error = error_of(&format!("{scheme}://host.invalid")).await;
+        let text = format!("{error:?}");
+        assert!(text.ends_with("; check the spelling of the host"), "{text}");
+        assert_eq!(text.matches("host.invalid").count(), 2, "the URL and the address: {text}");
+    }
+}
+
+/// Neither waits for a timeout: the first attempt finds the cause.
+#[tokio::test]
+async fn a_server_of_another_kind_is_recognized() {
+    let plain = TestRedis::start().await.expect("a redis-server starts");
+    let secure = RedisOptions::new().tls().start().await.expect("a redis-server starts");
+    let ensemble = TestZooKeeper::standalone().await.expect("a ZooKeeper starts");
+    let (redis, tls, zookeeper) = (plain.addr(), secure.addr(), ensemble.connect_string());
+    for (url, kind, says) in [
+        (
+            format!("rediss://{redis}"),
+            ErrorKind::Refused,
+            format!(
+                "refused by the store: the Redis server at {redis} does not speak TLS on this \
+                 port: use redis://"
+            ),
+        ),
+        (
+            format!("redis://{tls}"),
+            ErrorKind::Refused,
+            format!("refused by the store: {tls} speaks TLS; use rediss://"),
+        ),
+        (
+            format!("redis://{zookeeper}"),
+            ErrorKind::Refused,
+            format!(
+                "refused by the store: {zookeeper} is a ZooKeeper server; use zk://{zookeeper}"
+            ),
+        ),
+        (
+            format!("zk://{redis}"),
+            ErrorKind::Unreachable,
+            format!(
+                "store unreachable: no server grants a session: {redis} is a Redis server; use \
+                 redis://, or name the client port of ZooKeeper, usually 2181"
+            ),
+        ),
+    ] {
+        let error = error_of(&url).await;
+        assert_eq!(format!("{error:?}"), format!("connect on {url}: {says}"));
+        assert_eq!(error.kind(), kind);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_server_says_what_to_change() {
+    let server = RedisOptions::new().password("hunter2").start().await.expect("it starts");
+    let open = TestRedis::start().await.expect("a redis-server starts");
+    let (address, open) = (server.addr(), open.addr());
+    for (url, says) in [
+        (
+            format!("redis://{address}"),
+            "give a password: redis://:PASSWORD@host (NOAUTH)".to_owned(),
+        ),
+        (
+            format!("redis+sentinel://{address}/main"),
+            format!(
+                "the sentinel at {address} wants a password; add sentinel_password=PASSWORD, or \
+                 sentinel_password_file=FILE (NOAUTH)"
+            ),
+        ),
+        (
+            format!("redis+sentinel://{address}/main?sentinel_password=hunter3"),
+            format!(
+                "the sentinel at {address} refuses the login; check sentinel_user and \
+                 sentinel_password (WRONGPASS)"
+            ),
+        ),
+        (
+            format!("redis://{open}/99"),
+            format!(
+                "the server at {open} has no database 99; its setting `databases` is their number"
+            ),
+        ),
+        (
+            format!("redis-cluster://{open}"),
+            "the server is not in cluster mode; use redis://".to_owned(),
+        ),
+    ] {
+        let error = error_of(&url).await;
+        let shown = url.split('?').next().unwrap_or_default();
+        let says = format!("connect on {shown}: refused by the store: {says}");
+        assert_eq!(format!("{error:?}"), says);
+    }
+    // The words behind the code are the server's.
+    let error = error_of(&format!("redis://:hunter3@{address}")).await.to_string();
+    let says = "check the URL's user and password (WRONGPASS ";
+    assert!(error.contains(says) && !error.contains("hunter3") && !error.contains('"'), "{error}");
+}
+
+#[tokio::test]
+async fn what_every_attempt_met_is_said_once() {
+    let url = format!("redis://{NOWHERE}");
+    let error = connect_within(&url, Duration::from_millis(300)).await.expect_err("nothing there");
+    let text = format!("{error:?}");
+    assert_eq!(
+        text,
+        "connect on redis://127.0.0.1:1: store unreachable: no connection within the wait limit of \
+         300ms: cannot connect to 127.0.0.1:1: connection refused; is the server running, and \
+         listening on 127.0.0.1:1?"
+    );
+    assert!(error.source().is_some(), "the cause is there for programs: {text}");
+}
+
+/// The output of a future that is ready at once, without a runtime.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+#[test]
+fn without_a_runtime_connecting_is_an_error_and_no_panic() {
+    let url = "redis://127.0.0.1:1";
+    for error in [
+        now(connect(url)),
+        now(connect_with(url, Settings::default())),
+        now(connect_within(url, Duration::ZERO)),
+        now(connect_within(url, Duration::from_secs(1))),
+        connect_lazy(url),
+        connect_lazy_with(url, Settings::default()),
+    ]
+    .map(|connected| connected.expect_err("there is no runtime"))
+    {
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(
+            format!("{error:?}"),
+            "connect on redis://127.0.0.1:1: invalid argument: a store is connected inside a tokio \
+             runtime, which carries its renewals; there is none here: call this in an async \
+             function under #[tokio::main], or in Runtime::block_on"
+        );
+    }
+    let error =
+        fencelock::memory::Memory::new().locks(Settings::default()).expect_err("no runtime");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
+
+/// The panic by which tokio reports it is printed, and goes no further.
+#[test]
+fn a_runtime_without_timers_or_io_is_an_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("file://{}", directory.path().join("locks").display());
+    let bare = || tokio::runtime::Builder::new_current_thread();
+    let timers_only = || {
+        let mut builder = bare();
+        builder.enable_time();
+        builder
+    };
+    let refused = |mut builder: tokio::runtime::Builder, url: &str| {
+        let runtime = builder.build().expect("a runtime");
+        let error = runtime.block_on(connect(url)).expect_err(url);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}: {error}");
+        assert!(error.to_string().contains("Builder::enable_all"), "{url}: {error}");
+    };
+    for url in ["mem://", "redis://127.0.0.1:1", "zk://127.0.0.1:1", &file] {
+        refused(bare(), url);
+    }
+    for url in ["redis://127.0.0.1:1", "redlock://h1,h2,h3", "zk://127.0.0.1:1", &file] {
+        refused(timers_only(), url);
+    }
+}
+
+/// The label of the client, and the TTL of its locks rounded to seconds.
+async fn settings_of(locks: &Locks) -> Result<(String, u64)> {
+    let guard = locks.lock("a").acquire().await?;
+    let ttl = guard.remaining().as_secs_f64().ceil();
+    let holder = locks.inspect("a").await?.holders.pop().expect("it is held");
+    guard.release().await?;
+    Ok((holder.label.expect("it has a label").to_string(), ttl as u64))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parameter_of_the_url_replaces_the_setting_of_the_program() -> Result<()> {
+    let settings = || -> Result<Settings> {
+        let settings = Settings::default().label(Label::new("importer"));
+        Ok(settings.ttl(Ttl::new(Duration::from_secs(7))?))
+    };
+    let process = Label::of_this_process();
+    for (url, label, ttl) in [
+        ("mem://", "importer".to_owned(), 7),
+        ("mem://?ttl=3s", "importer".to_owned(), 3),
+        ("mem://?label=by%20hand", format!("{process} by hand"), 7),
+    ] {
+        let expected = (label, ttl);
+        assert_eq!(settings_of(&connect_with(url, settings()?).await?).await?, expected, "{url}");
+        assert_eq!(settings_of(&connect_lazy_with(url, settings()?)?).await?, expected, "{url}");
+    }
+    let alone = settings_of(&connect("mem://?label=by%20hand&ttl=3s").await?).await?;
+    assert_eq!(alone, (format!("{process} by hand"), 3));
+    Ok(())
+}
