@@ -3,6 +3,8 @@
 //! The processes are this program, with one of its tests. Each of the tests below has a link of its
 //! own to the server's program, so that no other test program of the run uses its server.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,10 @@
 //! `#[fencelock_testkit::test]`, as the tests of a service use it.
 
+#![allow(clippy::unwrap_used)]
+
 mod environment;
 mod faults;
+mod service;
 
 use std::time::{Duration, Instant};
 
@@ -97,4 +100,11 @@ async fn a_test_knows_its_store(store: TestStore) {
         StoreKind::ZooKeeper => "zk://",
     };
     assert!(store.url().unwrap().starts_with(scheme));
+}
+
+#[test]
+fn the_documentation_shows_the_service_and_its_tests() {
+    let page = include_str!("../../../docs/testing-your-service.md");
+    let (_, program) = include_str!("service.rs").split_once("\n\n").unwrap();
+    assert!(page.contains(program), "docs/testing-your-service.md must show service.rs as it is");
 }

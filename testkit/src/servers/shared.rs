@@ -54,6 +54,9 @@ impl SharedServer {
     /// # Errors
     /// When it is not installed, or does not get ready.
     pub async fn join(kind: SharedKind) -> Result<SharedServer, ServerError> {
+        // Also of a server that an earlier run has left for a moment: whether tests run must not
+        // depend on that.
+        kind.invocation(Path::new(""), 0)?;
         // Held until the server is ready, so that a run has one: the others wait here.
         let mut registry = Registry::lock(kind).map_err(|e| kind.io("finding the run's", e))?;
         if let Some(directory) = registry.current()
@@ -102,10 +105,9 @@ impl SharedServer {
         let directory = tempfile::Builder::new().prefix(&prefix).tempdir();
         let directory = directory.map_err(|e| kind.io("making a directory for", e))?;
         let port = Port::lease().map_err(|e| kind.io("finding a port for", e))?;
-        let invocation = kind.prepare(directory.path(), port.number())?;
-        if !is_program(Path::new(&invocation.program)) {
-            return Err(kind.missing(invocation.program.to_string_lossy()));
-        }
+        let invocation = kind.invocation(directory.path(), port.number())?;
+        let configured = kind.configure(directory.path(), port.number());
+        configured.map_err(|e| kind.io("configuring", e))?;
         let (user, mut keeper) =
             keep(directory.path(), &invocation).map_err(|e| kind.io("starting", e))?;
         // From here on the keeper deletes it.
@@ -142,19 +144,25 @@ impl SharedKind {
     }
 
     /// Writes the configuration to the directory.
-    fn prepare(self, directory: &Path, port: u16) -> Result<Invocation, ServerError> {
+    fn configure(self, directory: &Path, port: u16) -> io::Result<()> {
         match self {
-            SharedKind::Redis => {
-                let options = RedisOptions::new();
-                options.configure(directory).map_err(|e| self.io("configuring", e))?;
-                Ok(options.invocation(directory, port))
-            }
+            SharedKind::Redis => RedisOptions::new().configure(directory),
+            SharedKind::ZooKeeper => zookeeper_options().configure(directory, port, 1, ""),
+        }
+    }
+
+    /// The command that starts the server, if it is installed.
+    fn invocation(self, directory: &Path, port: u16) -> Result<Invocation, ServerError> {
+        let invocation = match self {
+            SharedKind::Redis => RedisOptions::new().invocation(directory, port),
             SharedKind::ZooKeeper => {
-                let options = zookeeper_options();
-                let configured = options.configure(directory, port, 1, "");
-                configured.map_err(|e| self.io("configuring", e))?;
-                options.invocation(directory).map_err(|missing| self.missing(missing))
+                zookeeper_options().invocation(directory).map_err(|jar| self.missing(jar))?
             }
+        };
+        // The keeper starts it, and could not say so.
+        match is_program(Path::new(&invocation.program)) {
+            true => Ok(invocation),
+            false => Err(self.missing(invocation.program.to_string_lossy())),
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) enum Server {
     /// A server of this run's tests.
     Shared,
     /// A server of this test.
-    Redis(TestRedis),
+    Redis(Box<TestRedis>),
     /// A server of this test.
     ZooKeeper(TestZooKeeper),
 }
@@ -191,7 +191,7 @@ async fn own_redis() -> Result<(Server, String), Unavailable> {
     let started = RedisOptions::new().append_only().start().await;
     let redis = started.map_err(|error| Unavailable::of(StoreKind::Redis, &error))?;
     let url = format!("redis://127.0.0.1:{}/0", redis.port());
-    Ok((Server::Redis(redis), url))
+    Ok((Server::Redis(Box::new(redis)), url))
 }
 
 async fn own_zookeeper() -> Result<(Server, String), Unavailable> {
