@@ -10,10 +10,9 @@ use fencelock_core::{Error, ErrorKind, Locks, Result, Settings, TokenEpoch, Ttl}
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use crate::harness::network_fault::NetworkFault;
+use crate::network_fault::NetworkFault;
 
 pub(crate) mod memory;
-pub(crate) mod network_fault;
 pub(crate) mod scratch;
 pub(crate) mod url;
 
@@ -200,6 +199,19 @@ pub enum Backdoor {
     LoseData,
     /// Connect from other processes.
     Processes,
+}
+
+impl NetworkFault {
+    /// The backdoor that a harness offers for it.
+    #[must_use]
+    pub fn backdoor(self) -> Backdoor {
+        match self {
+            NetworkFault::CutOff => Backdoor::CutOff,
+            NetworkFault::SlowReplies(_) => Backdoor::SlowReplies,
+            NetworkFault::ReplyDropped => Backdoor::LoseReply,
+            _ => Backdoor::NetworkFaults,
+        }
+    }
 }
 
 impl Backdoor {

@@ -12,36 +12,54 @@
 //! judges recorded histories, and [`cancel_points`] drops futures where they await; both are of use
 //! without the suite. Servers, proxies and deployments for such tests are in
 //! `fencelock-testkit`, which depends on this crate.
+//!
+//! The cargo feature `suite`, on by default, is all of that. Without it, only [`NetworkFault`] and
+//! [`stopping`] remain: what `fencelock-testkit` needs for the tests of a service.
 
+#[cfg(feature = "suite")]
 pub mod behaviours;
+#[cfg(feature = "suite")]
 pub mod cancel_points;
+#[cfg(feature = "suite")]
 mod harness;
+#[cfg(feature = "suite")]
 pub mod history;
+#[cfg(feature = "suite")]
 mod how;
+mod network_fault;
+#[cfg(feature = "suite")]
 mod panics;
+#[cfg(feature = "suite")]
 mod processes;
+#[cfg(feature = "suite")]
 mod seed;
+pub mod stopping;
+#[cfg(feature = "suite")]
 mod suite;
+#[cfg(feature = "suite")]
 mod time;
 
-pub use behaviours::BEHAVIOURS;
-pub use harness::memory::MemoryHarness;
-pub use harness::network_fault::{NetworkFault, NewConnections};
-pub use harness::scratch::{Connect, ScratchStore};
-pub use harness::url::UrlHarness;
-pub use harness::{Backdoor, Harness, Params, Store};
-pub use history::checker;
-pub use how::How;
-pub use processes::peer::process::peer_main_if_asked;
-pub use processes::peer::protocol::{Answer, Want};
-pub use processes::peer::{Peer, PeerError};
-pub use processes::register::process::RegisterServer;
-pub use processes::register::{ProtectedRegister, Seen, Writes};
-pub use processes::{stopping, workload};
-pub use seed::fresh as fresh_seed;
-pub use suite::context::Context;
-pub use suite::needs::Need;
-pub use suite::run::{AfterFailure, Report, RunOptions, main, main_of, run_against_url, run_suite};
-pub use suite::{Behaviour, Outcome, Running, run_behaviour, waiting};
-pub use time::clock::ServerClock;
-pub use time::frozen_runtime::FrozenRuntime;
+pub use network_fault::{NetworkFault, NewConnections};
+#[cfg(feature = "suite")]
+pub use {
+    behaviours::BEHAVIOURS,
+    harness::memory::MemoryHarness,
+    harness::scratch::{Connect, ScratchStore},
+    harness::url::UrlHarness,
+    harness::{Backdoor, Harness, Params, Store},
+    history::checker,
+    how::How,
+    processes::peer::process::peer_main_if_asked,
+    processes::peer::protocol::{Answer, Want},
+    processes::peer::{Peer, PeerError},
+    processes::register::process::RegisterServer,
+    processes::register::{ProtectedRegister, Seen, Writes},
+    processes::workload,
+    seed::fresh as fresh_seed,
+    suite::context::Context,
+    suite::needs::Need,
+    suite::run::{AfterFailure, Report, RunOptions, main, main_of, run_against_url, run_suite},
+    suite::{Behaviour, Outcome, Running, run_behaviour, waiting},
+    time::clock::ServerClock,
+    time::frozen_runtime::FrozenRuntime,
+};

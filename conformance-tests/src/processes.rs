@@ -1,7 +1,5 @@
-//! Other processes: peers that use a store from outside, the registers that they write to, and how a
-//! process is stopped.
+//! Other processes: peers that use a store from outside, and the registers that they write to.
 
 pub(crate) mod peer;
 pub(crate) mod register;
-pub mod stopping;
 pub mod workload;

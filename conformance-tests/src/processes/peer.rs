@@ -17,7 +17,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
 use crate::harness::Params;
-use crate::processes::stopping::stop;
+use crate::stopping::stop;
 
 mod client;
 pub(crate) mod process;

@@ -19,10 +19,10 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::network_fault::NetworkFault;
 use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
 use crate::history::checker::{Rules, assert_clean, check};
+use crate::network_fault::NetworkFault;
 use crate::processes::peer::Peer;
 use crate::suite::waiting::{self, CHECK_EVERY, Waiter};
 use crate::time::clock::ServerClock;

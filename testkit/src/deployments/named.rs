@@ -13,6 +13,7 @@ use super::lines::{Lines, Wiring};
 use super::meter::Meter;
 use super::{Deployment, Fault, unknown};
 use crate::proxy::{Framing, framing};
+use crate::test_store::url::at_hosts;
 
 pub(super) struct Named {
     scheme: String,
@@ -50,15 +51,6 @@ impl Named {
         let url = at_hosts(&url, &lines.hosts());
         Ok(Named { scheme, scratch, lines: Some(lines), url })
     }
-}
-
-/// `url` with these hosts in place of its own.
-fn at_hosts(url: &str, hosts: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, rest) = rest.split_at(end);
-    let login = authority.rsplit_once('@').map(|(login, _)| format!("{login}@"));
-    format!("{scheme}://{}{hosts}{rest}", login.unwrap_or_default())
 }
 
 #[async_trait(?Send)]
@@ -103,21 +95,5 @@ impl Deployment for Named {
     /// The library reports what is under its prefix; the user's servers are not to be searched.
     async fn leftovers(&self) -> io::Result<Vec<String>> {
         Ok(Vec::new())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_hosts_are_replaced() {
-        for (url, proxied) in [
-            ("redis://redis:redis@redis:1/0?x=redis", "redis://redis:redis@p:2/0?x=redis"),
-            ("redlock://a:1,b,c", "redlock://p:2"),
-            ("zk://a?session=2s", "zk://p:2?session=2s"),
-        ] {
-            assert_eq!(at_hosts(url, "p:2"), proxied);
-        }
     }
 }

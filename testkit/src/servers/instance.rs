@@ -200,7 +200,7 @@ impl Instance {
     }
 }
 
-fn tail(log: &str) -> String {
+pub(super) fn tail(log: &str) -> String {
     const LINES: usize = 15;
     let lines: Vec<_> = log.lines().collect();
     lines[lines.len().saturating_sub(LINES)..].join("\n")

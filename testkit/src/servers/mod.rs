@@ -15,9 +15,11 @@ pub(crate) mod port;
 mod process;
 mod redis;
 mod scripted_server;
+pub(crate) mod shared;
 mod version;
 mod zookeeper;
 
+#[cfg(feature = "stores")]
 pub use fencelock_conformance::ServerClock;
 pub use instance::Instance;
 pub use redis::TestRedis;
@@ -26,6 +28,7 @@ pub use redis::cluster::migration::SlotMigration;
 pub use redis::options::RedisOptions;
 pub use redis::sentinel::TestSentinel;
 pub use scripted_server::ScriptedServer;
+pub use shared::{SharedKind, SharedServer};
 pub use zookeeper::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 
 /// Why a server is not there.

@@ -4,12 +4,11 @@
 //! several. It is asked through a connection of its own for each command, so that no client
 //! library's behaviour gets into a test's set-up.
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
@@ -19,8 +18,6 @@ use self::resp::{encode, render, replies};
 use super::ServerError;
 use super::instance::{Instance, ask};
 use super::port::Port;
-use super::process::Invocation;
-use super::version::redis_major;
 
 mod certificates;
 pub(super) mod cluster;
@@ -87,8 +84,7 @@ impl TestRedis {
     /// the server is asked through it.
     #[must_use]
     pub fn unix_socket(&self) -> Option<PathBuf> {
-        let wanted = self.options.unix_socket || self.options.tls.is_some();
-        wanted.then(|| self.directory().join("redis.sock"))
+        self.options.socket_in(self.directory())
     }
 
     /// The certificate of the authority that signed the server's, if it speaks TLS.
@@ -163,7 +159,8 @@ impl TestRedis {
     }
 
     async fn launch(&self) -> Result<(), ServerError> {
-        self.instance.launch(&self.invocation())?;
+        let invocation = self.options.invocation(self.directory(), self.port());
+        self.instance.launch(&invocation)?;
         let own = format!("process_id:{}", self.pid());
         self.instance
             .ready(READY, || async {
@@ -178,36 +175,15 @@ impl TestRedis {
         }
         Ok(())
     }
+}
 
-    fn invocation(&self) -> Invocation {
-        let options = &self.options;
-        let mut args: Vec<OsString> = vec![config_file(self.directory()).into()];
-        args.push(if options.tls.is_some() { "--tls-port" } else { "--port" }.into());
-        args.push(self.port().to_string().into());
-        if let Some(tls) = &options.tls {
-            args.extend(tls.args(self.directory()));
-        }
-        args.extend(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no"].map(Into::into));
-        // Before Redis 7 `DEBUG` is always allowed, and the option is unknown.
-        if redis_major(&options.program).is_none_or(|major| major >= 7) {
-            args.extend(["--enable-debug-command", "local"].map(Into::into));
-        }
-        args.push("--dir".into());
-        args.push(self.directory().into());
-        args.push("--appendonly".into());
-        args.push(if options.append_only { "yes" } else { "no" }.into());
-        if let Some(password) = &options.password {
-            args.extend(["--requirepass", password].map(Into::into));
-        }
-        if let Some(socket) = self.unix_socket() {
-            args.extend(["--unixsocket".into(), socket.into()]);
-        }
-        if self.bus.is_some() {
-            args.extend(["--cluster-enabled", "yes"].map(Into::into));
-        }
-        args.extend(options.args.iter().cloned());
-        Invocation { program: options.program.clone(), args }
-    }
+/// Whether the server on this port of 127.0.0.1 was started in this directory.
+pub(super) async fn is_served_from(directory: &Path, port: u16) -> io::Result<bool> {
+    let connect = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+    let is_whole = |answer: &[u8]| replies(answer).next().is_some();
+    let answer = ask(connect, &encode(&["INFO", "server"]), is_whole).await?;
+    let own = format!("config_file:{}", config_file(directory).display());
+    Ok(String::from_utf8_lossy(&answer).lines().any(|line| line.trim_end() == own))
 }
 
 /// `host:port` of each, separated by commas.

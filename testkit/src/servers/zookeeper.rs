@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
+use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -138,7 +139,8 @@ impl ZooKeeperOptions {
         }
         let peers = peers(&servers);
         for (index, server) in servers.iter().enumerate() {
-            server.configure(self, index + 1, &peers)?;
+            self.configure(server.directory(), server.port(), index + 1, &peers)
+                .map_err(|e| server.instance.io("configuring", e))?;
         }
         let mut links = None;
         if self.wired {
@@ -159,6 +161,47 @@ impl ZooKeeperOptions {
         let zookeeper = TestZooKeeper { servers, links };
         zookeeper.launch_all().await?;
         Ok(zookeeper)
+    }
+
+    /// The command that starts a server in this directory, or the file that is missing.
+    pub(super) fn invocation(&self, directory: &Path) -> Result<Invocation, String> {
+        // Quick to start and small; without the shared statistics file that a kill leaves behind.
+        let mut args: Vec<OsString> =
+            ["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp"]
+                .map(Into::into)
+                .into();
+        args.push(classpath(&self.jars)?);
+        // What a killed process has written survives without it, and a disk that is busy with what
+        // was just built would stall the servers for longer than a session of a test lives.
+        args.push("-Dzookeeper.forceSync=no".into());
+        args.extend(self.java_args.iter().cloned());
+        // It runs a standalone server when the configuration names no others.
+        args.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".into());
+        args.push(directory.join("zoo.cfg").into());
+        Ok(Invocation { program: self.java.clone(), args })
+    }
+
+    /// Writes the configuration of the server `id`; `peers` are the lines that name all servers.
+    pub(super) fn configure(
+        &self,
+        directory: &Path,
+        port: u16,
+        id: usize,
+        peers: &str,
+    ) -> io::Result<()> {
+        let data = data_in(directory);
+        let config = format!(
+            "dataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime={}\ninitLimit=50\n\
+             syncLimit={}\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
+             maxClientCnxns=0\n{peers}{}",
+            data.display(),
+            self.tick.as_millis(),
+            self.sync_ticks,
+            self.config,
+        );
+        std::fs::create_dir_all(&data)?;
+        std::fs::write(data.join("myid"), id.to_string())?;
+        std::fs::write(directory.join("zoo.cfg"), config)
     }
 }
 
@@ -286,47 +329,11 @@ impl Deref for ZooKeeperServer {
 impl ZooKeeperServer {
     fn new(options: &ZooKeeperOptions) -> Result<Self, ServerError> {
         let instance = Instance::new(SERVER, "zookeeper")?;
-        let classpath = classpath(&options.jars).map_err(|jar| instance.missing(jar))?;
+        let invocation = options.invocation(instance.directory());
+        let invocation = invocation.map_err(|jar| instance.missing(jar))?;
         let port = || Port::lease().map_err(|e| instance.io("finding a port for", e));
         let (client, quorum, election) = (port()?, port()?, port()?);
-        // Quick to start and small; without the shared statistics file that a kill leaves behind.
-        let mut args: Vec<OsString> =
-            ["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp"]
-                .map(Into::into)
-                .into();
-        args.push(classpath);
-        // What a killed process has written survives without it, and a disk that is busy with what
-        // was just built would stall the servers for longer than a session of a test lives.
-        args.push("-Dzookeeper.forceSync=no".into());
-        args.extend(options.java_args.iter().cloned());
-        // It runs a standalone server when the configuration names no others.
-        args.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".into());
-        args.push(instance.directory().join("zoo.cfg").into());
-        let invocation = Invocation { program: options.java.clone(), args };
         Ok(Self { instance, invocation, client, quorum, election })
-    }
-
-    fn configure(
-        &self,
-        options: &ZooKeeperOptions,
-        id: usize,
-        peers: &str,
-    ) -> Result<(), ServerError> {
-        let data = self.data();
-        let config = format!(
-            "dataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\ntickTime={}\ninitLimit=50\n\
-             syncLimit={}\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
-             maxClientCnxns=0\n{peers}{}",
-            data.display(),
-            self.port(),
-            options.tick.as_millis(),
-            options.sync_ticks,
-            options.config,
-        );
-        std::fs::create_dir_all(&data)
-            .and_then(|()| std::fs::write(data.join("myid"), id.to_string()))
-            .and_then(|()| std::fs::write(self.directory().join("zoo.cfg"), config))
-            .map_err(|e| self.instance.io("configuring", e))
     }
 
     /// The port for clients on 127.0.0.1, the same over all restarts.
@@ -358,32 +365,42 @@ impl ZooKeeperServer {
     /// # Errors
     /// When there is no answer within 5 s.
     pub async fn four_letter(&self, word: &str) -> io::Result<String> {
-        let connect = TcpStream::connect(("127.0.0.1", self.port()));
-        let answer = ask(connect, word.as_bytes(), |_| false).await?;
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        four_letter(self.port(), word).await
     }
 
     /// `leader`, `follower`, `standalone`…; empty while it does not serve.
     async fn mode(&self) -> io::Result<String> {
-        let answer = self.four_letter("srvr").await?;
-        let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
-        Ok(mode.unwrap_or_default().to_owned())
+        mode(self.port()).await
     }
 
     async fn ready(&self) -> Result<(), ServerError> {
-        let own = format!("dataDir={}", self.data().display());
-        self.instance
-            .ready(READY, || async {
-                let is_serving = !self.mode().await?.is_empty();
-                // The configuration says whose answer it is.
-                Ok(is_serving && self.four_letter("conf").await?.contains(&own))
-            })
-            .await
+        let server = || is_served_from(self.directory(), self.port());
+        self.instance.ready(READY, server).await
     }
+}
 
-    fn data(&self) -> PathBuf {
-        self.directory().join("data")
-    }
+/// Whether the server on this port of 127.0.0.1 serves clients and was started in this directory.
+pub(super) async fn is_served_from(directory: &Path, port: u16) -> io::Result<bool> {
+    let is_serving = !mode(port).await?.is_empty();
+    // The configuration says whose answer it is.
+    let own = format!("dataDir={}", data_in(directory).display());
+    Ok(is_serving && four_letter(port, "conf").await?.contains(&own))
+}
+
+async fn mode(port: u16) -> io::Result<String> {
+    let answer = four_letter(port, "srvr").await?;
+    let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
+    Ok(mode.unwrap_or_default().to_owned())
+}
+
+async fn four_letter(port: u16, word: &str) -> io::Result<String> {
+    let connect = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+    let answer = ask(connect, word.as_bytes(), |_| false).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn data_in(directory: &Path) -> PathBuf {
+    directory.join("data")
 }
 
 /// The lines of `zoo.cfg` that name the servers of an ensemble.

@@ -1,13 +1,15 @@
 //! How a `redis-server` is started; one builder for a single server and for topologies of several.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use super::certificates::{Clients, Tls};
 use super::{SERVER, TestRedis};
 use crate::servers::instance::Instance;
 use crate::servers::port::Port;
-use crate::servers::version::redis_program;
+use crate::servers::process::Invocation;
+use crate::servers::version::{redis_major, redis_program};
 use crate::servers::{STARTS, ServerError};
 
 /// How to start a [`TestRedis`], or a topology of several.
@@ -145,8 +147,7 @@ impl RedisOptions {
             Port::lease().map(|client| (client, None))
         };
         let (client, bus) = ports.map_err(|e| instance.io("finding a port for", e))?;
-        std::fs::write(config_file(instance.directory()), &self.config)
-            .map_err(|e| instance.io("configuring", e))?;
+        self.configure(instance.directory()).map_err(|e| instance.io("configuring", e))?;
         if let Some(tls) = &self.tls {
             let certified = tls.certify(instance.directory());
             certified.map_err(|e| instance.io("making certificates for", e))?;
@@ -154,6 +155,47 @@ impl RedisOptions {
         let redis = TestRedis { instance, port: client, bus, options: self };
         redis.launch().await?;
         Ok(redis)
+    }
+
+    /// Writes the configuration file.
+    pub(in crate::servers) fn configure(&self, directory: &Path) -> io::Result<()> {
+        std::fs::write(config_file(directory), &self.config)
+    }
+
+    /// The command that starts such a server.
+    pub(in crate::servers) fn invocation(&self, directory: &Path, port: u16) -> Invocation {
+        let mut args: Vec<OsString> = vec![config_file(directory).into()];
+        args.push(if self.tls.is_some() { "--tls-port" } else { "--port" }.into());
+        args.push(port.to_string().into());
+        if let Some(tls) = &self.tls {
+            args.extend(tls.args(directory));
+        }
+        args.extend(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no"].map(Into::into));
+        // Before Redis 7 `DEBUG` is always allowed, and the option is unknown.
+        if redis_major(&self.program).is_none_or(|major| major >= 7) {
+            args.extend(["--enable-debug-command", "local"].map(Into::into));
+        }
+        args.push("--dir".into());
+        args.push(directory.into());
+        args.push("--appendonly".into());
+        args.push(if self.append_only { "yes" } else { "no" }.into());
+        if let Some(password) = &self.password {
+            args.extend(["--requirepass", password].map(Into::into));
+        }
+        if let Some(socket) = self.socket_in(directory) {
+            args.extend(["--unixsocket".into(), socket.into()]);
+        }
+        if self.in_cluster {
+            args.extend(["--cluster-enabled", "yes"].map(Into::into));
+        }
+        args.extend(self.args.iter().cloned());
+        Invocation { program: self.program.clone(), args }
+    }
+
+    /// The Unix socket of a server in this directory, if it has one.
+    pub(super) fn socket_in(&self, directory: &Path) -> Option<PathBuf> {
+        let wanted = self.unix_socket || self.tls.is_some();
+        wanted.then(|| directory.join("redis.sock"))
     }
 
     /// One that others replicate, or that replicates: at once, and with the password and the
@@ -183,6 +225,6 @@ impl Default for RedisOptions {
     }
 }
 
-pub(super) fn config_file(directory: &Path) -> std::path::PathBuf {
+pub(super) fn config_file(directory: &Path) -> PathBuf {
     directory.join("redis.conf")
 }

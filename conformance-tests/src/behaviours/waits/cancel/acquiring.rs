@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::{anywhere, assert_clean, ways};
 use crate::behaviours::work;
-use crate::harness::network_fault::NetworkFault;
+use crate::network_fault::NetworkFault;
 use crate::suite::context::Context;
 
 /// Acquires, or tries with a wait limit. A try without one may find the lock busy: the request of

@@ -1,18 +1,18 @@
 //! Stopping a child process.
 
 use std::io;
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 /// Stops a child as SIGSTOP does, and waits until [`has_stopped`].
 ///
 /// # Errors
 /// When there is no such child.
+#[cfg(feature = "suite")]
 pub async fn stop(child: Pid) -> io::Result<()> {
-    kill_process(child, Signal::STOP)?;
+    rustix::process::kill_process(child, rustix::process::Signal::STOP)?;
     while !has_stopped(child)? {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     Ok(())
 }

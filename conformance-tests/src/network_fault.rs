@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::Backdoor;
-
 /// A fault of the connections between all clients and a store, until it is healed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NetworkFault {
@@ -45,17 +43,4 @@ pub enum NewConnections {
     Refused,
     /// Connecting succeeds, and a FIN follows.
     Closed,
-}
-
-impl NetworkFault {
-    /// The backdoor that a harness offers for it.
-    #[must_use]
-    pub fn backdoor(self) -> Backdoor {
-        match self {
-            NetworkFault::CutOff => Backdoor::CutOff,
-            NetworkFault::SlowReplies(_) => Backdoor::SlowReplies,
-            NetworkFault::ReplyDropped => Backdoor::LoseReply,
-            _ => Backdoor::NetworkFaults,
-        }
-    }
 }

@@ -1,0 +1,76 @@
+//! Changes to store URLs, as texts: what is not changed, such as a password, stays as it is.
+
+use fencelock_core::Settings;
+use fencelock_core::url::StoreUrl;
+
+/// `url` with these parameters in place of its own.
+pub(crate) fn with_params(url: &str, params: &[(&str, &str)]) -> String {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let kept = query.split('&').filter(|pair| {
+        let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
+        !pair.is_empty() && !params.iter().any(|(ours, _)| *ours == name)
+    });
+    let ours = params.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
+    let pairs: Vec<String> = kept.map(str::to_owned).chain(ours).collect();
+    match pairs.is_empty() {
+        true => base.to_owned(),
+        false => format!("{base}?{}", pairs.join("&")),
+    }
+}
+
+/// The prefix of the names of locks that `url` sets, or the default one.
+pub(crate) fn prefix(url: &str) -> String {
+    let given = || {
+        let query = url.split_once('?')?.1;
+        let pair = query.split('&').find(|pair| pair.starts_with("prefix="))?;
+        let alone = StoreUrl::parse(&format!("x://?{pair}")).ok()?;
+        alone.params(&[]).ok()?.text("prefix").map(str::to_owned)
+    };
+    given().unwrap_or_else(|| Settings::default().key_prefix().to_owned())
+}
+
+/// `url` with these hosts in place of its own.
+pub(crate) fn at_hosts(url: &str, hosts: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, rest) = rest.split_at(end);
+    let login = authority.rsplit_once('@').map(|(login, _)| format!("{login}@"));
+    format!("{scheme}://{}{hosts}{rest}", login.unwrap_or_default())
+}
+
+fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_hosts_are_replaced() {
+        for (url, proxied) in [
+            ("redis://redis:redis@redis:1/0?x=redis", "redis://redis:redis@p:2/0?x=redis"),
+            ("redlock://a:1,b,c", "redlock://p:2"),
+            ("zk://a?session=2s", "zk://p:2?session=2s"),
+        ] {
+            assert_eq!(at_hosts(url, "p:2"), proxied);
+        }
+    }
+
+    #[test]
+    fn parameters_are_replaced_or_added() {
+        let url = with_params("redis://:p%40@h/0?ttl=3s&prefix=a%2F", &[("prefix", "a/b:")]);
+        assert_eq!(url, "redis://:p%40@h/0?ttl=3s&prefix=a%2Fb:");
+        assert_eq!(prefix(&url), "a/b:");
+        assert_eq!(with_params("mem://", &[]), "mem://");
+        assert_eq!(prefix("mem://?ttl=3s"), "lock:");
+    }
+}

@@ -1,0 +1,148 @@
+//! One server for the processes of a run, which ends with the last of them, however they end.
+//!
+//! The processes are this program, with one of its tests. Each of the tests below has a link of its
+//! own to the server's program, so that no other test program of the run uses its server.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fencelock_testkit::servers::{SharedKind, SharedServer};
+
+/// Names the program of Redis servers.
+const PROGRAM: &str = "FENCELOCK_REDIS_SERVER";
+/// Far longer than a server outlives its last user.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+#[ignore = "a process of the other tests, not a test"]
+async fn user() {
+    let server = SharedServer::join(SharedKind::Redis).await.unwrap();
+    println!("\nuses {} {}", server.port(), server.directory().display());
+    // Until the test ends this process, or has no more use for it.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// A process that uses the server.
+struct User {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    port: u16,
+    directory: PathBuf,
+}
+
+impl User {
+    fn start(program: &Path) -> Child {
+        let own = std::env::current_exe().unwrap();
+        let mut command = Command::new(own);
+        command.args(["--exact", "user", "--ignored", "--nocapture"]).env(PROGRAM, program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn joined(mut process: Child) -> User {
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let mut lines = output.by_ref().lines().map(Result::unwrap);
+        let line = lines.find(|line| line.starts_with("uses ")).expect("the process joins");
+        let mut words = line.split(' ').skip(1);
+        let port = words.next().unwrap().parse().unwrap();
+        let directory = words.next().unwrap().into();
+        User { process, output, port, directory }
+    }
+
+    fn join(program: &Path) -> User {
+        User::joined(User::start(program))
+    }
+
+    /// Ends the process by SIGKILL: none of its destructors run.
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Lets the process end by itself.
+    fn leave(mut self) {
+        drop(self.process.stdin.take());
+        self.output.read_to_end(&mut Vec::new()).unwrap();
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+fn link(test: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|place| place.join("redis-server"));
+    let program = places.find(|program| program.is_file()).expect("redis-server is installed");
+    let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("redis-server-of-{test}"));
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(program, &link).unwrap();
+    link
+}
+
+fn answers(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn processes_share_one_server_until_the_last_is_killed() {
+    let program = link("shared");
+    let starting: Vec<Child> = (0..4).map(|_| User::start(&program)).collect();
+    let mut users: Vec<User> = starting.into_iter().map(User::joined).collect();
+    let (port, directory) = (users[0].port, users[0].directory.clone());
+    assert!(users.iter().all(|user| user.directory == directory && user.port == port));
+    // The one that started it may be among these.
+    for user in users.drain(..3) {
+        user.kill();
+    }
+    let late = User::join(&program);
+    assert_eq!(late.directory, directory);
+    users.pop().unwrap().kill();
+    assert!(answers(port), "it has a user");
+    late.kill();
+    until("the server's directory is deleted", || !directory.exists());
+    assert!(!answers(port), "the server ends before its directory");
+}
+
+#[test]
+fn a_server_ends_after_the_last_process_and_the_next_run_has_another() {
+    let program = link("ended");
+    let first = User::join(&program);
+    let (port, directory) = (first.port, first.directory.clone());
+    first.leave();
+    until("the server's directory is deleted", || !directory.exists());
+    assert!(!answers(port), "the server ends before its directory");
+    let second = User::join(&program);
+    assert_ne!(second.directory, directory);
+    let directory = second.directory.clone();
+    second.leave();
+    until("the second server's directory is deleted", || !directory.exists());
+}
+
+#[test]
+fn a_server_that_died_is_replaced() {
+    let program = link("died");
+    let first = User::join(&program);
+    let pid = std::fs::read_to_string(first.directory.join("pid")).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    until("the server has ended", || first.directory.join("exited").exists());
+    let second = User::join(&program);
+    assert_ne!(second.directory, first.directory);
+    assert!(answers(second.port));
+    let directories = [first.directory.clone(), second.directory.clone()];
+    first.leave();
+    second.leave();
+    for directory in directories {
+        until("both directories are deleted", || !directory.exists());
+    }
+}
