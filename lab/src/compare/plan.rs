@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fencelock_testkit::deployments::{Deployment, Fault};
+use fencelock_testkit::deployments::{Deployment, Fault, Wiring};
+use tokio::time::{Instant, timeout_at};
 
 /// A comparison's measure.
 #[derive(Clone, Debug)]
@@ -22,6 +23,12 @@ pub(super) struct Plan {
     pub(super) faults: usize,
     /// How often each of them.
     pub(super) turns: u32,
+    /// How often each failure is timed.
+    pub(super) runs: u32,
+    /// Between clients and servers, if it is to be there.
+    pub(super) round_trip: Option<Duration>,
+    /// When whatever is still missing is left out.
+    pub(super) within: Option<Duration>,
 }
 
 impl Plan {
@@ -39,6 +46,9 @@ impl Plan {
             faults: 4,
             // Longer measurements imply longer faults.
             turns: point.as_secs_f64().max(1.0) as u32,
+            runs: if point >= Duration::from_secs(1) { 3 } else { 1 },
+            round_trip: None,
+            within: None,
         }
     }
 
@@ -52,6 +62,27 @@ impl Plan {
             timelines: 2,
             faults: 1,
             turns: 1,
+            runs: 1,
+            round_trip: None,
+            // The servers' end and the page take the rest of two minutes.
+            within: Some(Duration::from_secs(110)),
+        }
+    }
+
+    /// Through proxies that make it a network, if there is to be one.
+    pub(super) fn wiring(&self, without: Wiring) -> Wiring {
+        self.round_trip.map_or(without, Wiring::Distant)
+    }
+
+    /// Runs what began then; `None` if there was not enough time for it.
+    pub(super) async fn in_time<T>(
+        &self,
+        began: Instant,
+        run: impl Future<Output = T>,
+    ) -> Option<T> {
+        match self.within {
+            Some(within) => timeout_at(began + within, run).await.ok(),
+            None => Some(run.await),
         }
     }
 

@@ -28,21 +28,22 @@ struct Column {
     sorted_by: usize,
 }
 
-/// What the tests share in the page. Each row remembers its place.
+/// What the tests share in the page. Each row remembers its place. What is sorted is the rows of a
+/// body: those of a group stay together.
 const PREPARE: &str = r#"(() => {
   for (const details of document.querySelectorAll("details")) details.open = true;
-  const tables = [...document.querySelectorAll("table")];
-  const heads = (table) => [...tables[table].tHead.rows[0].cells];
-  for (const table of tables)
-    [...table.tBodies[0].rows].forEach((row, place) => { row.dataset.place = place; });
+  const tables = [...document.querySelectorAll("tbody")];
+  const heads = (table) => [...tables[table].closest("table").tHead.rows[0].cells];
+  const rows = (table) => [...tables[table].querySelectorAll("tr:not(.group)")];
+  tables.forEach((_, table) => rows(table).forEach((row, place) => { row.dataset.place = place; }));
   window.button = (table, at) => heads(table)[at].querySelector("button");
   window.column = (table, at) => {
-    const texts = [...tables[table].tBodies[0].rows].map((row) => row.cells[at].textContent.trim());
+    const texts = rows(table).map((row) => row.cells[at].textContent.trim());
     return {
       is_number: heads(table)[at].classList.contains("number"),
       sorted: heads(table)[at].ariaSort,
       sorted_by: heads(table).filter((head) => head.ariaSort !== "none").length,
-      rows: [...tables[table].tBodies[0].rows].map((row, index) => ({
+      rows: rows(table).map((row, index) => ({
         place: Number(row.dataset.place),
         value: row.cells[at].dataset.value === undefined ? null : Number(row.cells[at].dataset.value),
         text: texts[index],

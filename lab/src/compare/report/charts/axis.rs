@@ -9,22 +9,15 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::super::numbers::exact;
 use super::{Area, Frame};
 
-/// How values lie on an axis.
-#[derive(Clone, Copy, PartialEq)]
-enum Scale {
-    Logarithmic,
-    Linear,
-}
-
-/// One of a chart's two axes.
+/// One of a chart's two axes, which is logarithmic.
 #[derive(Clone)]
 pub(in super::super) struct Axis {
     pub(super) title: String,
-    scale: Scale,
+    /// Decades.
     from: f64,
     to: f64,
     /// Values, and what is written there.
-    ticks: Vec<(f64, String)>,
+    pub(super) ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
@@ -52,7 +45,6 @@ impl Axis {
         let ticks = ticks.filter(|tick| tick.log10() <= to + 1e-9);
         Axis {
             title: title.into(),
-            scale: Scale::Logarithmic,
             from,
             to,
             ticks: ticks.map(|tick| (tick, label(tick))).collect(),
@@ -81,40 +73,17 @@ impl Axis {
                 ticks.push((value, exact(value)));
             }
         }
-        Axis {
-            title: title.into(),
-            scale: Scale::Logarithmic,
-            from: low.log10() - margin,
-            to: high.log10() + margin,
-            ticks,
-        }
+        Axis { title: title.into(), from: low.log10() - margin, to: high.log10() + margin, ticks }
     }
 
-    /// From `from` to `to`, with a label every `every`.
-    pub(in super::super) fn even(
-        title: impl Into<String>,
-        (from, to): (f64, f64),
-        every: f64,
-        label: fn(f64) -> String,
-    ) -> Axis {
-        let first = (from / every - 1e-9).ceil() as i64;
-        let last = (to / every + 1e-9).floor() as i64;
-        let ticks = (first..=last).map(|step| step as f64 * every);
-        Axis {
-            title: title.into(),
-            scale: Scale::Linear,
-            from,
-            to,
-            ticks: ticks.map(|tick| (tick, label(tick))).collect(),
-        }
+    /// How far along the axis a value lies, from 0 to 1, if it has a place.
+    pub(super) fn part(&self, value: f64) -> Option<f64> {
+        Some((self.place(value)? - self.from) / (self.to - self.from))
     }
 
     /// Where a value lies, if it has a place.
-    pub(super) fn place(&self, value: f64) -> Option<f64> {
-        match self.scale {
-            Scale::Linear => Some(value),
-            Scale::Logarithmic => (value > 0.0).then(|| value.log10()),
-        }
+    fn place(&self, value: f64) -> Option<f64> {
+        (value > 0.0).then(|| value.log10())
     }
 
     fn label(&self, value: f64) -> String {
@@ -144,10 +113,7 @@ impl Ranged for Axis {
     }
 
     fn range(&self) -> Range<f64> {
-        match self.scale {
-            Scale::Linear => self.from..self.to,
-            Scale::Logarithmic => 10_f64.powf(self.from)..10_f64.powf(self.to),
-        }
+        10_f64.powf(self.from)..10_f64.powf(self.to)
     }
 }
 
@@ -162,17 +128,18 @@ pub(super) struct Plane<'a, B: DrawingBackend> {
 }
 
 impl<'a, B: DrawingBackend> Plane<'a, B> {
-    /// Draws the axes, their titles and a grid.
+    /// Draws the axes, their titles and a grid, with `beside` kept free to the right.
     pub(super) fn draw(
         area: &'a Area<B>,
         frame: &Frame,
         x: &Axis,
         y: &Axis,
+        beside: i32,
     ) -> Result<Plane<'a, B>, DrawingAreaErrorKind<B::ErrorType>> {
         let quiet = frame.letters(LETTERS, frame.colours.quiet);
         // The last label stands around the end of its axis.
         let last = x.ticks.last().map_or(0, |(_, label)| frame.text_width(label, LETTERS));
-        let right = frame.px(14.0).max(last / 2 + frame.px(2.0));
+        let right = beside.max(last / 2 + frame.px(2.0));
         let mut chart = ChartBuilder::on(area)
             .margin_top(frame.px(frame.head + 26.0))
             .margin_right(right)
