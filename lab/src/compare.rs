@@ -93,6 +93,9 @@ enum Workload {
 /// The parts of users' stores that this run used; cleared when its clients have ended.
 type Used = RefCell<Vec<Arc<ScratchStore>>>;
 
+/// Why a store was measured no further, with `--quick`.
+const OUT_OF_TIME: &str = "half of the two minutes of --quick was over, on a machine this busy";
+
 /// One sale at one store, roughly.
 const SALE_TAKES: Duration = Duration::from_secs(2);
 
@@ -210,11 +213,12 @@ impl Options {
         progress: &Progress,
         used: &Used,
     ) -> Result<()> {
+        let began = Instant::now();
         let mut there = Vec::new();
         let mut left_out = Ok(());
         for spec in stores {
             progress.now(format!("{spec}: starting"));
-            match self.alone(spec, plan, all, progress, used).await {
+            match self.alone(spec, (plan, began), all, progress, used).await {
                 Ok(index) => there.push((spec, index)),
                 Err(why) => {
                     progress.print(&format!("{spec} is left out: {why}"));
@@ -243,7 +247,7 @@ impl Options {
     async fn alone(
         &self,
         spec: &StoreSpec,
-        plan: &Plan,
+        (plan, began): (&Plan, Instant),
         all: &RefCell<Comparison>,
         progress: &Progress,
         used: &Used,
@@ -260,11 +264,16 @@ impl Options {
         let board = Board::of(all, progress, index);
         match self.workload {
             Workload::Locks => {
-                if let Err(error) = speed::measure(&*deployment, &board, plan).await {
-                    board.failed("speed", error);
+                let speed = speed::measure(&*deployment, &board, plan);
+                match plan.in_half_the_time(began, speed).await {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => board.failed("speed", error),
+                    None => board.failed("speed", OUT_OF_TIME),
                 }
-                if let Err(error) = cost::of_memory(&*deployment, &board).await {
-                    board.failed("memory of a lock", error);
+                match plan.in_half_the_time(began, cost::of_memory(&*deployment, &board)).await {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => board.failed("memory of a lock", error),
+                    None => board.failed("memory of a lock", OUT_OF_TIME),
                 }
                 let sum = all.borrow().stores[index].speed_summary();
                 board.concluded(Duration::from_secs(3), &sum);

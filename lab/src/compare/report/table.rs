@@ -16,6 +16,16 @@ pub(super) struct Column {
     is_number: bool,
 }
 
+impl Column {
+    /// Beside its cell, in a card.
+    fn label(&self) -> String {
+        match self.unit {
+            "" => self.name.to_string(),
+            unit => format!("{}, {unit}", self.name),
+        }
+    }
+}
+
 /// A column of figures in `unit`.
 pub(super) fn number(name: impl Into<Cow<'static, str>>, unit: &'static str) -> Column {
     Column { name: name.into(), unit, is_number: true }
@@ -176,7 +186,7 @@ fn body(at: usize, cell: &Cell, column: &Column) -> Markup {
         @if at == 0 {
             th scope="row" class=[class] data-value=[value] { (cell.content) }
         } @else {
-            td class=[class] data-value=[value] data-label=(column.name) { (cell.content) }
+            td class=[class] data-value=[value] data-label=(column.label()) { (cell.content) }
         }
     }
 }

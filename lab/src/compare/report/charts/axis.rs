@@ -64,16 +64,30 @@ impl Axis {
             ends.map_or((1.0, 10.0), |(low, high)| (f64::from(*low), f64::from(*high)));
         // A margin on both sides; more where there is one value only.
         let margin = ((high / low).log10() * 0.03).max(0.05);
-        let mut ticks: Vec<(f64, String)> = Vec::new();
-        for value in values.into_iter().map(f64::from) {
-            // Labels that would touch are left out; the marks say that there is a figure.
-            let close =
-                |last: &(f64, String)| (value / last.0).log10() < (high / low).log10() * 0.07;
-            if !ticks.last().is_some_and(close) {
-                ticks.push((value, exact(value)));
-            }
+        let ticks = values.into_iter().map(f64::from).map(|value| (value, exact(value)));
+        Axis {
+            title: title.into(),
+            from: low.log10() - margin,
+            to: high.log10() + margin,
+            ticks: ticks.collect(),
         }
-        Axis { title: title.into(), from: low.log10() - margin, to: high.log10() + margin, ticks }
+    }
+
+    /// Without the ticks whose labels would touch, on an axis so wide; marks say that there are
+    /// figures.
+    pub(super) fn thinned(mut self, frame: &Frame, width: i32) -> Axis {
+        let (from, to) = (self.from, self.to);
+        let mut free = i32::MIN;
+        self.ticks.retain(|(tick, label)| {
+            let at = ((tick.log10() - from) / (to - from) * f64::from(width)) as i32;
+            let half = frame.text_width(label, LETTERS) / 2;
+            let has_room = at - half >= free;
+            if has_room {
+                free = at + half + frame.px(4.0);
+            }
+            has_room
+        });
+        self
     }
 
     /// How far along the axis a value lies, from 0 to 1, if it has a place.
@@ -140,12 +154,14 @@ impl<'a, B: DrawingBackend> Plane<'a, B> {
         // The last label stands around the end of its axis.
         let last = x.ticks.last().map_or(0, |(_, label)| frame.text_width(label, LETTERS));
         let right = beside.max(last / 2 + frame.px(2.0));
+        let beside_y = y.longest(frame) + frame.px(12.0);
+        let x = &x.clone().thinned(frame, frame.px(frame.width.into()) - right - beside_y);
         let mut chart = ChartBuilder::on(area)
             .margin_top(frame.px(frame.head + 26.0))
             .margin_right(right)
             .margin_bottom(frame.px(22.0))
             .x_label_area_size(frame.px(24.0))
-            .y_label_area_size(y.longest(frame) + frame.px(12.0))
+            .y_label_area_size(beside_y)
             .build_cartesian_2d(x.clone(), y.clone())?;
         chart
             .configure_mesh()

@@ -51,7 +51,8 @@ impl Row {
 
 /// The height in pixels.
 pub(in super::super) fn height(groups: &[RowGroup]) -> u32 {
-    (groups.iter().map(RowGroup::height).sum::<f64>() + AXIS) as u32
+    // One row alone would hardly be seen.
+    (groups.iter().map(RowGroup::height).sum::<f64>() + AXIS).max(100.0) as u32
 }
 
 /// Left and right of the part that has the axis.
@@ -93,10 +94,11 @@ pub(in super::super) fn rows<B: DrawingBackend>(
         if !group.title.is_empty() {
             let Colours { alarm, quiet, .. } = frame.colours;
             let colour = if group.is_alarm { alarm } else { quiet };
-            let letters = frame.letters(LETTERS, colour).pos(pos(HPos::Left, VPos::Bottom));
+            let size = if frame.is_narrow() { LETTERS - 1.5 } else { LETTERS };
+            let letters = frame.letters(size, colour).pos(pos(HPos::Left, VPos::Bottom));
             let at = (frame.px(2.0), frame.px(top + TITLE - 3.0));
             // It crosses the grid, which would make it hard to read.
-            let width = frame.text_width(&group.title, LETTERS);
+            let width = frame.text_width(&group.title, size);
             let behind = [(at.0, at.1 - frame.px(LETTERS + 2.0)), (at.0 + width, at.1)];
             area.draw(&Rectangle::new(behind, frame.colours.page.filled()))?;
             area.draw(&Text::new(group.title.clone(), at, letters))?;
@@ -118,16 +120,11 @@ fn draw_axis<B: DrawingBackend>(
     bottom: i32,
 ) -> Drawn<B> {
     let quiet = frame.letters(LETTERS, frame.colours.quiet);
-    let mut free = i32::MIN;
+    let axis = axis.clone().thinned(frame, columns.right - columns.left);
     for (tick, label) in &axis.ticks {
-        let Some(x) = columns.at(axis, *tick) else { continue };
+        let Some(x) = columns.at(&axis, *tick) else { continue };
         let line = [(x, frame.px(frame.head)), (x, bottom)];
         area.draw(&PathElement::new(line, frame.stroke(frame.colours.grid, 1.0)))?;
-        let half = frame.text_width(label, LETTERS) / 2;
-        if x - half < free {
-            continue;
-        }
-        free = x + half + frame.px(4.0);
         let below = quiet.clone().pos(pos(HPos::Center, VPos::Top));
         area.draw(&Text::new(label.clone(), (x, bottom + frame.px(6.0)), below))?;
     }
@@ -178,11 +175,12 @@ fn draw_row<B: DrawingBackend>(
 /// The same as a picture of its own, with twice the page's resolution, a title and what must be
 /// known to read it.
 pub(in super::super) fn png(
-    (title, how): (&str, &str),
+    title: &str,
+    how: [String; 2],
     axis: &Axis,
     groups: &[RowGroup],
 ) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    const HEAD: f64 = 70.0;
+    const HEAD: f64 = 84.0;
     let frame = Frame {
         width: 800,
         height: height(groups) + HEAD as u32,
@@ -200,7 +198,9 @@ pub(in super::super) fn png(
         let letters = frame.letters(18.0, frame.colours.ink);
         area.draw(&Text::new(title.to_owned(), at(14.0), letters))?;
         let letters = frame.letters(12.0, frame.colours.quiet);
-        area.draw(&Text::new(how.to_owned(), at(42.0), letters))?;
+        for (line, y) in how.into_iter().zip([40.0, 56.0]) {
+            area.draw(&Text::new(line, at(y), letters.clone()))?;
+        }
         rows(&area, &frame, axis, groups)?;
         area.present()?;
     }

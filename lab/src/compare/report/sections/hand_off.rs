@@ -59,7 +59,7 @@ fn chart(shown: &[(Named<'_>, &HandOff)]) -> Markup {
             "completed within this time; hollow mark: 99 % of them; end of the line: the slowest. The "
             "axis is logarithmic."
         },
-        sizes: [(1000, height), (340, height)],
+        sizes: [(860, height), (340, height)],
     }
     .draw(|area, frame| {
         rows(area, frame, &axis, &group(if frame.is_narrow() { 15 } else { 30 }))

@@ -101,13 +101,11 @@ pub(crate) fn picture(
     stores: &[Named<'_>],
 ) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
     let drawn = row_groups(&groups(stores), 30);
-    let how = format!(
-        "{} clients, each with its own lock; {}. {}.",
-        clients(stores),
-        comparison.runs(),
-        comparison.between()
-    );
-    png((TITLE, &how), &axis(&drawn), &drawn)
+    let how = [
+        format!("{} clients, each with its own lock; {}.", clients(stores), comparison.runs()),
+        format!("{}.", comparison.between()),
+    ];
+    png(TITLE, how, &axis(&drawn), &drawn)
 }
 
 fn clients(stores: &[Named<'_>]) -> u32 {

@@ -96,7 +96,7 @@ fn row(named: Named<'_>, dangers: &mut Notes) -> Vec<Cell> {
         Cell::text(&promises.tokens),
         match &*promises.exclusion_fails_when {
             [] => Cell::text("never"),
-            when => Cell::markup(html! { "see " (dangers.refer(when)) }),
+            when => Cell::markup(html! { span { "see " (dangers.refer(when)) } }),
         },
         overlaps,
         Cell::counted(faults.map(|faults| faults.lost_without_fencing)),
