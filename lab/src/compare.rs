@@ -177,7 +177,7 @@ impl Options {
             all.borrow_mut().network = Some(network::measure(round_trip).await?);
         }
         let used = Used::default();
-        let measuring = self.measure(&stores, &plan, &all, &progress, &used);
+        let measuring = Box::pin(self.measure(&stores, &plan, &all, &progress, &used));
         let measured = stop.run_until_cancelled(plan.in_time(began, measuring)).await;
         for scratch in used.into_inner() {
             leftovers::remove(&scratch).await;

@@ -106,7 +106,7 @@ const METRICS: [Metric; 9] = [
     Metric {
         name: "idle-traffic",
         what: "bytes of a held lock in a minute, at a TTL of 30 s",
-        test: Test::Below(Unit::BytesPerMinute, |named| named.idle_bytes()),
+        test: Test::Below(Unit::BytesPerMinute, Named::idle_bytes),
     },
 ];
 
