@@ -16,13 +16,14 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use fencelock::{Error, ErrorKind, Result};
 use fencelock_conformance::ScratchStore;
 use fencelock_testkit::deployments::{Kind, Wiring};
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::interrupt::Interrupts;
@@ -31,9 +32,10 @@ use crate::store_spec::StoreSpec;
 use board::Board;
 use data::{Comparison, LeftOut, Machine, Store};
 use measure::timeline::Failing;
-use measure::{cost, sale, speed, timeline, under_faults, url_of};
+use measure::{cost, network, sale, speed, timeline, under_faults, url_of};
 use plan::Plan;
 use progress::Progress;
+use report::Requirements;
 
 /// Compares stores by speed, by cost, and by what happens when servers and clients break, and writes
 /// a report in HTML.
@@ -47,9 +49,16 @@ pub(crate) struct Options {
     /// command made is touched, and removed at the end. All that can be started here but the
     /// cluster, if none is given
     stores: Vec<StoreSpec>,
-    /// Within two minutes: fewer and shorter measurements
+    /// Within two minutes: fewer and shorter measurements, which prefer no store to another
     #[arg(long, conflicts_with = "seconds")]
     quick: bool,
+    /// Put this round trip between clients and servers, for example 0.5ms
+    #[arg(long, value_name = "TIME", value_parser = round_trip)]
+    rtt: Option<Duration>,
+    /// Exit with 1 unless a store meets all of these, for example
+    /// "exclusion, return<3s, handover-p99<5ms"; the report shows which do
+    #[arg(long, value_name = "LIST", long_help = require_help())]
+    require: Option<Requirements>,
     /// Seconds per speed measurement (about 40 per store)
     #[arg(long, default_value = "0.25", value_parser = seconds)]
     seconds: Duration,
@@ -66,7 +75,7 @@ pub(crate) struct Options {
     #[arg(long)]
     seed: Option<u64>,
     /// Draw the report from figures that --json wrote, without measuring
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["stores", "quick", "seconds", "seed", "json"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stores", "quick", "seconds", "seed", "json", "rtt"])]
     from: Option<PathBuf>,
     /// Only print the JSON schema of --json
     #[arg(long)]
@@ -84,6 +93,9 @@ enum Workload {
 /// The parts of users' stores that this run used; cleared when its clients have ended.
 type Used = RefCell<Vec<Arc<ScratchStore>>>;
 
+/// Why a store was measured no further, with `--quick`.
+const OUT_OF_TIME: &str = "half of the two minutes of --quick was over, on a machine this busy";
+
 /// One sale at one store, roughly.
 const SALE_TAKES: Duration = Duration::from_secs(2);
 
@@ -92,6 +104,29 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
         Ok(seconds) if (0.05..=3_600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("expected seconds from 0.05 to 3600".to_owned()),
     }
+}
+
+/// In proxies, whose timers are exact to a tenth of a millisecond or so.
+fn round_trip(text: &str) -> std::result::Result<Duration, String> {
+    let expected = || "expected a time from 0.1ms to 1s, for example 0.5ms".to_owned();
+    let number = |unit: &str| text.strip_suffix(unit)?.trim().parse::<f64>().ok();
+    let ms = number("ms")
+        .or_else(|| Some(number("us").or_else(|| number("µs"))? / 1e3))
+        .or_else(|| Some(number("s")? * 1e3))
+        .ok_or_else(expected)?;
+    match (0.1..=1_000.0).contains(&ms) {
+        true => Ok(Duration::from_secs_f64(ms / 1e3)),
+        false => Err(expected()),
+    }
+}
+
+fn require_help() -> String {
+    let help = Requirements::help();
+    format!(
+        "Exit with 1 unless a store meets all of these, for example \"exclusion, return<3s, \
+         handover-p99<5ms\"; the report shows which do. What was not measured is not met. What can be \
+         required:\n\n{help}"
+    )
 }
 
 impl Options {
@@ -111,14 +146,19 @@ impl Options {
                 runtime.block_on(self.compare(interrupts.stop()))?
             }
         };
-        report::write(&comparison, &self.out, self.json.as_deref())?;
+        let required = self.require.as_ref();
+        report::write(&comparison, required, &self.out, self.json.as_deref())?;
         println!("The report is in {}", self.out.display());
+        if let Some(required) = required {
+            println!("{}", required.table(&comparison));
+        }
+        let are_met = required.is_none_or(|required| required.are_met(&comparison));
         let broken = |store: &Store| {
             store.faults.as_ref().is_some_and(|faults| !faults.violations.is_empty())
         };
-        Ok(match comparison.stores.iter().any(broken) {
-            true => ExitCode::FAILURE,
-            false => ExitCode::SUCCESS,
+        Ok(match are_met && !comparison.stores.iter().any(broken) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
         })
     }
 
@@ -128,16 +168,22 @@ impl Options {
             false => self.stores.clone(),
         };
         let plan = if self.quick { Plan::quick() } else { Plan::usual(self.seconds) };
+        let plan = Plan { round_trip: self.rtt, ..plan };
         let seed = self.seed.unwrap_or_else(fencelock_conformance::fresh_seed);
         let began = Instant::now();
         let all = RefCell::new(Comparison::begun(&plan, seed));
         let progress = Progress::new(self.takes(&plan, stores.len()));
+        if let Some(round_trip) = self.rtt {
+            all.borrow_mut().network = Some(network::measure(round_trip).await?);
+        }
         let used = Used::default();
-        let measuring = self.measure(&stores, &plan, &all, &progress, &used);
-        let measured = stop.run_until_cancelled(measuring).await;
+        let measuring = Box::pin(self.measure(&stores, &plan, &all, &progress, &used));
+        let measured = stop.run_until_cancelled(plan.in_time(began, measuring)).await;
         for scratch in used.into_inner() {
             leftovers::remove(&scratch).await;
         }
+        // Interrupted, or out of time.
+        let measured = measured.flatten();
         let was_stopped = measured.is_none();
         measured.unwrap_or(Ok(()))?;
         let mut comparison = all.into_inner();
@@ -167,11 +213,12 @@ impl Options {
         progress: &Progress,
         used: &Used,
     ) -> Result<()> {
+        let began = Instant::now();
         let mut there = Vec::new();
         let mut left_out = Ok(());
         for spec in stores {
             progress.now(format!("{spec}: starting"));
-            match self.alone(spec, plan, all, progress, used).await {
+            match self.alone(spec, (plan, began), all, progress, used).await {
                 Ok(index) => there.push((spec, index)),
                 Err(why) => {
                     progress.print(&format!("{spec} is left out: {why}"));
@@ -200,13 +247,13 @@ impl Options {
     async fn alone(
         &self,
         spec: &StoreSpec,
-        plan: &Plan,
+        (plan, began): (&Plan, Instant),
         all: &RefCell<Comparison>,
         progress: &Progress,
         used: &Used,
     ) -> std::result::Result<usize, Error> {
         let failed = |cause| spec.failed("started", cause);
-        let deployment = spec.start(Wiring::Direct).await.map_err(failed)?;
+        let deployment = spec.start(plan.wiring(Wiring::Direct)).await.map_err(failed)?;
         used.borrow_mut().extend(deployment.scratch());
         let locks = fencelock::connect(&url_of(&*deployment)).await?;
         let servers = deployment.versions().await.map_err(failed)?;
@@ -217,11 +264,16 @@ impl Options {
         let board = Board::of(all, progress, index);
         match self.workload {
             Workload::Locks => {
-                if let Err(error) = speed::measure(&*deployment, &board, plan).await {
-                    board.failed("speed", error);
+                let speed = speed::measure(&*deployment, &board, plan);
+                match plan.in_half_the_time(began, speed).await {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => board.failed("speed", error),
+                    None => board.failed("speed", OUT_OF_TIME),
                 }
-                if let Err(error) = cost::of_memory(&*deployment, &board).await {
-                    board.failed("memory of a lock", error);
+                match plan.in_half_the_time(began, cost::of_memory(&*deployment, &board)).await {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => board.failed("memory of a lock", error),
+                    None => board.failed("memory of a lock", OUT_OF_TIME),
                 }
                 let sum = all.borrow().stores[index].speed_summary();
                 board.concluded(Duration::from_secs(3), &sum);
@@ -272,7 +324,7 @@ async fn broken_and_healed(
     used: &Used,
 ) {
     board.now("starting servers for fault injection");
-    let deployment = match spec.start(Wiring::Proxied).await {
+    let deployment = match spec.start(plan.wiring(Wiring::Proxied)).await {
         Ok(deployment) => deployment,
         Err(cause) => return board.failed("faults", spec.failed("started", cause)),
     };
@@ -287,14 +339,14 @@ async fn broken_and_healed(
     if let Err(error) = cost::on_the_lines(&*deployment, board).await {
         board.failed("cost of a lock", error);
     }
-    if let Err(error) = cost::of_holding(&*deployment, board, plan.point * 4).await {
+    if let Err(error) = cost::of_holding(&*deployment, board, plan).await {
         board.failed("cost of a held lock", error);
     }
     let holder = deployment.shares_between_processes().then_some(Failing::Holder);
     let servers = plan.failures(&*deployment).into_iter().map(Failing::Servers);
     for failing in holder.into_iter().chain(servers) {
         board.now(&format!("{failing}"));
-        match timeline::draw(&*deployment, failing).await {
+        match timeline::draw(&*deployment, failing, plan.runs).await {
             Ok(timeline) => {
                 let gap = timeline.without_progress_s;
                 board.saw(part, &format!("{failing}: {gap:.1} s without a grant"));
@@ -335,6 +387,7 @@ impl Comparison {
             seconds: plan.point.as_secs_f64(),
             repeats: plan.repeats,
             broken_together: plan.together,
+            network: None,
             was_stopped: false,
             machine: Machine::this(),
             stores: Vec::new(),
@@ -359,6 +412,17 @@ fn in_ms(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_round_trip_is_a_time_with_a_unit() {
+        for (text, micros) in [("0.5ms", 500), ("250us", 250), ("250 µs", 250), ("0.1s", 100_000)]
+        {
+            assert_eq!(round_trip(text), Ok(Duration::from_micros(micros)), "{text}");
+        }
+        for text in ["", "1", "ms", "-1ms", "2s", "0ms", "NaNms", "1m"] {
+            assert!(round_trip(text).is_err_and(|why| why.contains("0.5ms")), "{text}");
+        }
+    }
 
     #[test]
     fn the_command_is_shown_without_passwords() {

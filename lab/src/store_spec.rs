@@ -26,6 +26,24 @@ impl StoreSpec {
         }
     }
 
+    /// What its user must run, if that is known.
+    pub(crate) fn to_run(&self) -> Option<&'static str> {
+        let StoreSpec::Started(kind) = self else { return None };
+        Some(match kind {
+            Kind::Memory => "nothing",
+            Kind::File => "nothing; a directory on a local disk",
+            Kind::Redis => "1 redis-server",
+            Kind::RedisAof => "1 redis-server with a disk that it can trust",
+            Kind::RedisFailover => "2 redis-servers, and what moves their address",
+            Kind::RedisSentinel => "3 redis-servers and 3 sentinels, on 3 machines",
+            Kind::RedisCluster => "6 redis-servers, on 3 machines",
+            Kind::Redlock3 => "3 independent redis-servers, on 3 machines with good clocks",
+            Kind::Redlock5 => "5 independent redis-servers, on 5 machines with good clocks",
+            Kind::ZooKeeper => "1 JVM with a disk",
+            Kind::ZooKeeper3 => "3 JVMs with disks, on 3 machines",
+        })
+    }
+
     /// The error that the store could not be used; the library's own error, if that was the cause.
     pub(crate) fn failed(&self, what: &str, cause: io::Error) -> Error {
         match cause.downcast::<Error>() {

@@ -24,6 +24,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fencelock_core::BootClock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -176,6 +177,24 @@ impl Proxy {
         self.set(|settings| settings.delay[direction as usize] = delay);
     }
 
+    /// Stands for a network: from now on each chunk takes half of `round_trip` longer in each
+    /// direction, to a tenth of a millisecond or so. Not a fault: healing does not end it.
+    ///
+    /// # Errors
+    /// When no file descriptor is left for a timer.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn set_round_trip(&self, round_trip: Duration) -> io::Result<()> {
+        let clock = &self.control.shared.clock;
+        if clock.get().is_none() {
+            // A second one, of another thread, ends unused.
+            let _ = clock.set(BootClock::start()?);
+        }
+        self.set(|settings| settings.distance = round_trip / 2);
+        Ok(())
+    }
+
     /// Swallows everything in this direction; connections stay up. [`heal`](Self::heal) resets
     /// those that have lost something.
     pub fn black_hole(&self, direction: Direction) {
@@ -302,7 +321,8 @@ impl Proxy {
         *lock(&self.control.shared.armed) = state::Armed::default();
         let opened = self.control.switch(Admission::Open).await;
         self.set(|settings| {
-            *settings = Settings { heals: settings.heals + 1, ..Settings::default() };
+            let Settings { heals, distance, .. } = *settings;
+            *settings = Settings { heals: heals + 1, distance, ..Settings::default() };
         });
         let shared = &self.control.shared;
         let torn = shared.links().into_iter().filter(|link| link.is_torn()).map(|link| link.id);

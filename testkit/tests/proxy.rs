@@ -233,6 +233,32 @@ async fn a_shorter_delay_applies_to_what_is_waiting() {
     assert_eq!(read(&mut client, 4).await, b"soon");
 }
 
+/// Of many round trips the shortest: a busy machine makes any of them longer.
+async fn shortest_echo(client: &mut TcpStream) -> Duration {
+    let mut shortest = Duration::MAX;
+    for _ in 0..50 {
+        let start = Instant::now();
+        assert_eq!(echo(client, b"there and back").await, b"there and back");
+        shortest = shortest.min(start.elapsed());
+    }
+    shortest
+}
+
+#[tokio::test]
+async fn a_round_trip_takes_what_was_set_and_healing_keeps_it() {
+    const SET: Duration = Duration::from_micros(500);
+    let (proxy, mut client) = echo_through_proxy().await;
+    assert!(shortest_echo(&mut client).await < SET, "nothing to see on this machine");
+    proxy.set_round_trip(SET).unwrap();
+    for _ in 0..2 {
+        let shortest = shortest_echo(&mut client).await;
+        assert!((SET..4 * SET).contains(&shortest), "{shortest:?}");
+        within(proxy.heal()).await.unwrap();
+    }
+    proxy.set_round_trip(Duration::ZERO).unwrap();
+    assert!(shortest_echo(&mut client).await < SET);
+}
+
 #[tokio::test]
 async fn a_black_hole_takes_what_is_waiting() {
     let (proxy, mut client) = echo_through_proxy().await;

@@ -27,6 +27,8 @@ pub(crate) struct Comparison {
     pub(crate) repeats: u32,
     /// How many stores were broken at the same time.
     pub(crate) broken_together: usize,
+    /// Absent: no network between clients and servers, which share one machine.
+    pub(crate) network: Option<Network>,
     /// Whether it was stopped early; it then has what was complete by that time.
     pub(crate) was_stopped: bool,
     pub(crate) machine: Machine,
@@ -34,6 +36,15 @@ pub(crate) struct Comparison {
     pub(crate) stores: Vec<Store>,
     /// Requested or default stores that could not be run.
     pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// The network that proxies stand for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Network {
+    /// What `--rtt` asked for, half of it in each direction.
+    pub(crate) round_trip_us: f64,
+    /// What a round trip through such a proxy took longer than one without it, as measured before all else.
+    pub(crate) measured_us: f64,
 }
 
 /// The machine that it ran on.
@@ -71,6 +82,8 @@ pub(crate) struct Store {
     /// Versions of its servers, for example `Redis 7.0.15`. Empty without servers, or if they do not
     /// report it.
     pub(crate) servers: Vec<String>,
+    /// What its user must run, for example `3 JVMs`. Absent for a store that was named by a URL.
+    pub(crate) to_run: Option<String>,
     pub(crate) promises: Promises,
     /// Each client loops over a lock of its own.
     pub(crate) own_locks: Vec<Load>,
@@ -117,6 +130,24 @@ pub(crate) struct Spread {
     pub(crate) max: f64,
 }
 
+impl Spread {
+    /// Of at least one run.
+    pub(crate) fn of(mut runs: Vec<f64>) -> Spread {
+        runs.sort_by(f64::total_cmp);
+        let middle = runs.len() / 2;
+        let median = match runs.len() % 2 {
+            0 => f64::midpoint(runs[middle - 1], runs[middle]),
+            _ => runs[middle],
+        };
+        Spread { median, min: runs[0], max: runs[runs.len() - 1] }
+    }
+
+    /// Of each run's figure.
+    pub(crate) fn map(self, each: impl Fn(f64) -> f64) -> Spread {
+        Spread { median: each(self.median), min: each(self.min), max: each(self.max) }
+    }
+}
+
 /// A closed loop: each client acquires, releases, and acquires again.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Load {
@@ -158,6 +189,8 @@ pub(crate) struct HandOff {
     pub(crate) p50_us: f64,
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
+    /// The p99 of each run on its own; `p99_us` is that of all runs together.
+    pub(crate) p99_runs_us: Option<Spread>,
     pub(crate) max_us: f64,
     /// The distribution: pairs of a time in microseconds and the share of hand-offs that took at
     /// most that long, from 0 to 1, rising.
@@ -181,12 +214,22 @@ pub(crate) struct Timeline {
     pub(crate) healed_at_ms: u64,
     /// Grants in each tenth of a second, from the start.
     pub(crate) grants_per_100_ms: Vec<u32>,
+    /// The TTL of the lock, and the timeout of a session: no lock of a dead holder is free before.
+    #[serde(default = "usual_ttl_s")]
+    pub(crate) ttl_s: f64,
     /// The longest gap between grants around the failure.
     pub(crate) without_progress_s: f64,
+    /// That gap in each of several runs, of which this is the first; absent after one run.
+    pub(crate) without_progress_runs_s: Option<Spread>,
     /// Whether grants resumed before the end of the timeline.
     pub(crate) came_back: bool,
     /// Errors that clients received.
     pub(crate) errors: u64,
+}
+
+/// Of every timeline before figures had it.
+fn usual_ttl_s() -> f64 {
+    2.0
 }
 
 /// What independent registers recorded while faults were injected into the store and its clients: two
@@ -254,6 +297,8 @@ pub(crate) struct IdleCost {
     /// Traffic of one lock in a minute.
     pub(crate) requests_per_minute: Option<f64>,
     pub(crate) bytes_per_minute: Option<f64>,
+    /// The same in each of several runs; absent after one run.
+    pub(crate) bytes_per_minute_runs: Option<Spread>,
     /// In the servers, for each held lock.
     pub(crate) server_memory_bytes: Option<f64>,
     /// In the process that holds them, for each held lock.
@@ -295,4 +340,16 @@ pub(crate) struct Failure {
     /// For example `hand-off`.
     pub(crate) stage: String,
     pub(crate) why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_has_the_middle_of_its_runs() {
+        let spread = Spread::of(vec![3.0, 1.0, 2.0]);
+        assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.0, 3.0));
+        assert_eq!(Spread::of(vec![4.0, 1.0]).median, 2.5);
+    }
 }

@@ -1,6 +1,7 @@
 //! What is measured of one store, a file for each stage.
 
 pub(super) mod cost;
+pub(super) mod network;
 pub(super) mod sale;
 pub(super) mod speed;
 pub(super) mod timeline;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fencelock_testkit::deployments::{Deployment, Fault};
+use fencelock_testkit::deployments::{Deployment, Fault, Wiring};
+use tokio::time::{Instant, timeout_at};
 
 /// A comparison's measure.
 #[derive(Clone, Debug)]
@@ -22,6 +23,12 @@ pub(super) struct Plan {
     pub(super) faults: usize,
     /// How often each of them.
     pub(super) turns: u32,
+    /// How often each failure is timed.
+    pub(super) runs: u32,
+    /// Between clients and servers, if it is to be there.
+    pub(super) round_trip: Option<Duration>,
+    /// When whatever is still missing is left out.
+    pub(super) within: Option<Duration>,
 }
 
 impl Plan {
@@ -39,6 +46,9 @@ impl Plan {
             faults: 4,
             // Longer measurements imply longer faults.
             turns: point.as_secs_f64().max(1.0) as u32,
+            runs: if point >= Duration::from_secs(1) { 3 } else { 1 },
+            round_trip: None,
+            within: None,
         }
     }
 
@@ -48,11 +58,38 @@ impl Plan {
             repeats: 2,
             clients: &[1, 16, 256],
             locks: &[1, 64],
-            together: 6,
+            together: 10,
             timelines: 2,
             faults: 1,
             turns: 1,
+            runs: 1,
+            round_trip: None,
+            // The servers' end and the page take the rest of two minutes.
+            within: Some(Duration::from_secs(110)),
         }
+    }
+
+    /// Through proxies that make it a network, if there is to be one.
+    pub(super) fn wiring(&self, without: Wiring) -> Wiring {
+        self.round_trip.map_or(without, Wiring::Distant)
+    }
+
+    /// Runs all of a comparison that began then; `None` if there was not enough time for it.
+    pub(super) async fn in_time<T>(
+        &self,
+        began: Instant,
+        run: impl Future<Output = T>,
+    ) -> Option<T> {
+        within(self.within.map(|time| began + time), run).await
+    }
+
+    /// Runs one of the measurements of speed, which must leave half of the time to the faults.
+    pub(super) async fn in_half_the_time<T>(
+        &self,
+        began: Instant,
+        run: impl Future<Output = T>,
+    ) -> Option<T> {
+        within(self.within.map(|time| began + time / 2), run).await
     }
 
     /// What is done to a store: clients that stand still, and what its servers can suffer, the most
@@ -85,6 +122,13 @@ impl Plan {
     }
 }
 
+async fn within<T>(end: Option<Instant>, run: impl Future<Output = T>) -> Option<T> {
+    match end {
+        Some(end) => timeout_at(end, run).await.ok(),
+        None => Some(run.await),
+    }
+}
+
 /// What happens to these servers in real life: what an operator fears comes first.
 pub(super) fn telling(deployment: &dyn Deployment) -> impl Iterator<Item = Fault> {
     let there = deployment.faults();
@@ -105,3 +149,27 @@ const TELLING: [Fault; 12] = [
     Fault::MajorityCutOff,
     Fault::QuorumLost,
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn quick_ends_in_time_whatever_hangs() {
+        let (began, plan) = (Instant::now(), Plan::quick());
+        assert_eq!(plan.in_half_the_time(began, pending::<()>()).await, None);
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        assert_eq!(plan.in_time(began, pending::<()>()).await, None);
+        assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+        assert_eq!(plan.in_time(began, async { 1 }).await, Some(1), "what is done counts");
+    }
+
+    #[test]
+    fn quick_plans_ten_stores_for_less_time_than_it_has() {
+        let plan = Plan::quick();
+        let planned = (plan.speed_takes() + plan.faults_take()) * 10;
+        assert!(Some(planned) < plan.within, "{planned:?}");
+    }
+}

@@ -1,12 +1,15 @@
 //! The report of a comparison: one page that works without a network, and its first chart as PNG.
 //!
 //! `page` assembles the `sections`; each of them draws its figures by `figure` (charts, in `charts`)
-//! and `table`. `summary` decides what a store is good for, from figures alone.
+//! and `table`. `bands` says how safe a store is, `summary` what it is good for and `requirements`
+//! whether that is enough, all from figures alone.
 
+mod bands;
 mod charts;
 mod figure;
 mod numbers;
 mod page;
+mod requirements;
 mod sections;
 mod stores;
 mod summary;
@@ -18,14 +21,15 @@ use fencelock::{Error, ErrorKind, Result};
 
 use super::data::Comparison;
 pub(super) use numbers::counted;
+pub(super) use requirements::Requirements;
 
 /// The format of the figures that is written and read here.
 pub(super) const FORMAT: u32 = 1;
 
 /// The page.
-pub(crate) fn html(comparison: &Comparison) -> String {
+pub(crate) fn html(comparison: &Comparison, requirements: Option<&Requirements>) -> String {
     charts::register_letters();
-    page::page(comparison).into_string()
+    page::page(comparison, requirements).into_string()
 }
 
 /// The chart of the summary.
@@ -35,7 +39,7 @@ pub(crate) fn html(comparison: &Comparison) -> String {
 /// If it cannot be drawn or encoded.
 pub(crate) fn png(comparison: &Comparison) -> Result<Vec<u8>> {
     charts::register_letters();
-    charts::summary_png(&stores::named(comparison)).map_err(|cause| {
+    sections::overview::picture(comparison, &stores::named(comparison)).map_err(|cause| {
         Error::new(ErrorKind::Refused, "the summary could not be drawn as PNG").caused_by(cause)
     })
 }
@@ -51,12 +55,17 @@ pub(crate) fn schema() -> String {
 /// # Errors
 ///
 /// If a file cannot be written.
-pub(crate) fn write(comparison: &Comparison, out: &Path, json: Option<&Path>) -> Result<()> {
+pub(crate) fn write(
+    comparison: &Comparison,
+    requirements: Option<&Requirements>,
+    out: &Path,
+    json: Option<&Path>,
+) -> Result<()> {
     // The figures first: the report can be drawn from them again.
     if let Some(json) = json {
         replace(json, pretty(comparison).as_bytes())?;
     }
-    replace(out, html(comparison).as_bytes())?;
+    replace(out, html(comparison, requirements).as_bytes())?;
     replace(&out.with_extension("png"), &png(comparison)?)
 }
 

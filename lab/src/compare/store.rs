@@ -17,6 +17,7 @@ impl Store {
             store: spec.to_string(),
             settings: deployment.settings(),
             servers,
+            to_run: spec.to_run().map(str::to_owned),
             promises: Promises::of(profile),
             own_locks: Vec::new(),
             one_lock: Vec::new(),

@@ -80,6 +80,23 @@ async fn a_flash_sale_is_right_with_a_lock_and_wrong_without() {
     assert!(page(&directory).contains("oversold"));
 }
 
+/// A release and the grant after it take a way each, and 500 pieces of a product are sold one after
+/// the other.
+#[tokio::test]
+async fn a_round_trip_is_in_what_is_measured() {
+    let directory = directory();
+    let distant = ["redis", "--workload", "flash-sale", "--rtt", "4ms"];
+    let (code, printed) = run(&directory, &distant).await;
+    assert_eq!(code, 0, "{printed}");
+    let figures = figures(&directory);
+    assert_eq!(figures["network"]["round_trip_us"], 4000.0);
+    assert!(figures["network"]["measured_us"].as_f64() > Some(3_500.0), "{:#}", figures["network"]);
+    let sale = &figures["stores"][0]["flash_sales"][0];
+    assert_eq!((count(sale, "products"), count(sale, "pieces")), (2, 500));
+    assert!(sale["with_lock"]["took_s"].as_f64() > Some(500.0 * 0.004), "{sale:#}");
+    assert!(page(&directory).contains("round trips of 4 ms"));
+}
+
 #[tokio::test]
 async fn a_page_is_drawn_again_from_its_figures() {
     let directory = directory();
@@ -101,6 +118,8 @@ async fn mistakes_are_reported_before_anything_is_measured() {
         (&["memory", "--out", "/nowhere/report.html"], 78, "a directory that exists"),
         (&["memory", "--seconds", "0"], 64, "expected seconds"),
         (&["memory", "--quick", "--seconds", "1"], 64, "--quick"),
+        (&["memory", "--rtt", "1"], 64, "expected a time from 0.1ms"),
+        (&["memory", "--require", "speed>3"], 64, "unknown metric"),
     ] {
         let (exit, printed) = run(&directory, arguments).await;
         assert!(exit == code && printed.contains(says), "{exit}: {printed}");

@@ -37,6 +37,7 @@ impl Failover {
         let address = Lines::to(to_master, framing::resp, wiring).await?;
         let replication =
             [Proxy::start(servers[0].addr()).await?, Proxy::start(servers[1].addr()).await?];
+        wiring.set_up(&replication)?;
         let deployment = Failover { servers, address, replication, master: AtomicUsize::new(0) };
         deployment.follow(1).await?;
         Ok(deployment)

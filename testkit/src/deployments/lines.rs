@@ -17,8 +17,22 @@ use crate::proxy::{Close, Framing, Front, NetworkFault, NewConnections, Proxy};
 pub enum Wiring {
     /// Through proxies, which can break and which count.
     Proxied,
+    /// Through proxies that also stand for a network with this round trip.
+    Distant(Duration),
     /// Straight, for measurements of speed.
     Direct,
+}
+
+impl Wiring {
+    /// Makes these proxies stand for the network that it says, if any.
+    pub(super) fn set_up<'a>(self, proxies: impl IntoIterator<Item = &'a Proxy>) -> io::Result<()> {
+        match self {
+            Wiring::Distant(round_trip) => {
+                proxies.into_iter().try_for_each(|proxy| proxy.set_round_trip(round_trip))
+            }
+            Wiring::Proxied | Wiring::Direct => Ok(()),
+        }
+    }
 }
 
 /// The faults of lines, by the names that a deployment's have.
@@ -55,6 +69,7 @@ impl Lines {
         }
         let proxies = servers.into_iter().map(|server| Proxy::framed(server, framing));
         let proxies: Arc<[Proxy]> = try_join_all(proxies).await?.into();
+        wiring.set_up(&*proxies)?;
         let hosts = proxies.iter().map(|line| line.addr().to_string()).collect();
         Ok(Lines { proxies, hosts })
     }
@@ -74,6 +89,7 @@ impl Lines {
             return Ok(Lines { proxies: Arc::new([]), hosts: texts(entrance) });
         }
         let front = Front::before(servers, framing).await?;
+        wiring.set_up(&**front.proxies())?;
         let hosts = texts(entrance.into_iter().map(|server| front.addr_of(server)).collect());
         Ok(Lines { proxies: front.proxies().clone(), hosts })
     }

@@ -38,7 +38,7 @@ impl Named {
             "zk" | "zookeeper" if !url.contains("tls") => Some((framing::zookeeper, 2181)),
             _ => None,
         };
-        let proxied = proxied.filter(|_| wiring == Wiring::Proxied);
+        let proxied = proxied.filter(|_| wiring != Wiring::Direct);
         let Some((framing, port)) = proxied else {
             return Ok(Named { scheme, scratch, lines: None, url });
         };

@@ -25,6 +25,9 @@ impl Ensemble {
             _ => ZooKeeperOptions::new().peers_through_proxies(),
         };
         let servers = options.ensemble(servers).await.map_err(io::Error::other)?;
+        // Any two servers are as far apart as a server and a client.
+        let places = 0..servers.servers().len();
+        wiring.set_up(places.flat_map(|server| servers.peer_links_of(server)))?;
         let lines = servers.servers().iter().map(ZooKeeperServer::connect_string);
         let lines = Lines::to(lines, framing::zookeeper, wiring).await?;
         Ok(Ensemble { servers, lines })

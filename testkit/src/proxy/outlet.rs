@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fencelock_core::{BootClock, Clock};
 use rustix::net::Shutdown;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -223,7 +224,7 @@ impl<'a> Outlet<'a> {
                 Verdict::Wait(until) => until,
             };
             tokio::select! {
-                () = sleep_until_maybe(until) => {}
+                () = sleep_until_maybe(until, self.shared.clock.get()) => {}
                 _ = self.settings.changed() => {}
             }
         }
@@ -287,7 +288,8 @@ fn verdict(direction: Direction, link: &Link, settings: &Settings, at: Instant) 
     if path == Path::Stalled {
         return Verdict::Wait(None);
     }
-    match at.checked_add(settings.delay[direction as usize]) {
+    let delay = settings.delay[direction as usize].saturating_add(settings.distance);
+    match at.checked_add(delay) {
         Some(due) if due <= Instant::now() => Verdict::Pass,
         due => Verdict::Wait(due),
     }
@@ -302,9 +304,13 @@ fn mangled(shared: &Shared, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-async fn sleep_until_maybe(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until).await,
-        None => pending().await,
+async fn sleep_until_maybe(until: Option<Instant>, fine: Option<&BootClock>) {
+    match (until, fine) {
+        (None, _) => pending().await,
+        (Some(until), None) => sleep_until(until).await,
+        (Some(until), Some(clock)) => {
+            let left = until.saturating_duration_since(Instant::now());
+            clock.sleep_until(clock.now() + left).await;
+        }
     }
 }

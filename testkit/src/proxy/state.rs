@@ -8,9 +8,10 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use fencelock_core::BootClock;
 use tokio::sync::{mpsc, watch};
 
 use super::connection::Item;
@@ -19,6 +20,8 @@ use super::{AfterDrop, Close, Direction, Framing, Stats};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
     pub(super) delay: [Duration; 2],
+    /// In each direction, besides any delay; stays when the proxy is healed.
+    pub(super) distance: Duration,
     /// Bytes a second, for each connection; 0 for no limit.
     pub(super) rate: [usize; 2],
     pub(super) path: [Path; 2],
@@ -134,6 +137,9 @@ pub(super) struct Shared {
     pub(super) settings: watch::Sender<Settings>,
     pub(super) stats: watch::Sender<Stats>,
     pub(super) armed: Mutex<Armed>,
+    /// With a distance: tokio's timer wakes up at whole milliseconds, and a round trip within a
+    /// data centre is shorter.
+    pub(super) clock: OnceLock<BootClock>,
     links: Mutex<HashMap<u64, Arc<Link>>>,
 }
 
@@ -150,6 +156,7 @@ impl Shared {
             settings: watch::Sender::new(Settings::default()),
             stats: watch::Sender::new(Stats::default()),
             armed: Mutex::default(),
+            clock: OnceLock::new(),
             links: Mutex::default(),
         })
     }

@@ -11,6 +11,8 @@ use futures_util::stream;
 use tokio::time::{Instant, sleep};
 
 use crate::compare::board::Board;
+use crate::compare::data::Spread;
+use crate::compare::plan::Plan;
 
 /// What of one client's acquisitions and releases goes over its lines, which must be proxied.
 pub(crate) async fn on_the_lines(deployment: &dyn Deployment, board: &Board<'_>) -> Result<()> {
@@ -44,29 +46,35 @@ pub(crate) async fn on_the_lines(deployment: &dyn Deployment, board: &Board<'_>)
 pub(crate) async fn of_holding(
     deployment: &dyn Deployment,
     board: &Board<'_>,
-    time: Duration,
+    plan: &Plan,
 ) -> Result<()> {
     const LOCKS: u32 = 200;
     let params = params(deployment);
     let ttl = params.ttl;
     let locks = super::connect(&params.on_url(&deployment.url())).await?;
     let guards = hold(&locks, LOCKS).await?;
-    let before = metered(deployment).await?;
-    let began = Instant::now();
-    sleep(time.max(ttl * 2 / 3)).await;
-    let after = metered(deployment).await?;
-    let lock_minutes = f64::from(LOCKS) * began.elapsed().as_secs_f64() / 60.0;
+    let time = (plan.point * 4).max(ttl * 2 / 3);
+    let mut meters = vec![(Instant::now(), metered(deployment).await?)];
+    for _ in 0..plan.repeats {
+        sleep(time).await;
+        meters.push((Instant::now(), metered(deployment).await?));
+    }
     release(guards).await?;
     locks.close().await?;
+    let each = |from: &(Instant, Meter), to: &(Instant, Meter), of: fn(&Meter) -> Option<u64>| {
+        let lock_minutes = f64::from(LOCKS) * (to.0 - from.0).as_secs_f64() / 60.0;
+        grown(&from.1, &to.1, of).map(|it| it / lock_minutes)
+    };
+    let (first, last) = (&meters[0], &meters[meters.len() - 1]);
+    let runs: Option<Vec<f64>> =
+        meters.windows(2).map(|pair| each(&pair[0], &pair[1], bytes)).collect();
     board.store(|store| {
-        let each =
-            |of: fn(&Meter) -> Option<u64>| grown(&before, &after, of).map(|it| it / lock_minutes);
         let idle = store.cost_so_far().idle.get_or_insert_default();
         idle.locks = LOCKS;
         idle.ttl_s = ttl.as_secs_f64();
-        idle.requests_per_minute = each(requests);
-        idle.bytes_per_minute =
-            each(|it| it.traffic.map(|it| it.bytes_to_servers + it.bytes_from_servers));
+        idle.requests_per_minute = each(first, last, requests);
+        idle.bytes_per_minute = each(first, last, bytes);
+        idle.bytes_per_minute_runs = runs.map(Spread::of);
     });
     Ok(())
 }
@@ -109,6 +117,10 @@ fn params(deployment: &dyn Deployment) -> Params {
 
 fn requests(meter: &Meter) -> Option<u64> {
     meter.traffic.map(|traffic| traffic.requests)
+}
+
+fn bytes(meter: &Meter) -> Option<u64> {
+    meter.traffic.map(|traffic| traffic.bytes_to_servers + traffic.bytes_from_servers)
 }
 
 fn grown(before: &Meter, after: &Meter, of: fn(&Meter) -> Option<u64>) -> Option<f64> {

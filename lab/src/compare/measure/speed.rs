@@ -46,7 +46,7 @@ pub(crate) async fn measure(
         let measured = repeated(&source, Plan::MANY_CLIENTS, count, board, plan).await?;
         board.store(|store| store.shared_locks.push(measured.load));
     }
-    let hand_off = hand_off(&source, plan.point * 4).await?;
+    let hand_off = hand_off(&source, plan).await?;
     board.store(|store| store.hand_off = Some(hand_off));
     let fixed_rate = at_rate(&locks, fastest / 2.0, plan.point * 3).await?;
     board.store(|store| store.fixed_rate = Some(fixed_rate));
@@ -95,35 +95,33 @@ async fn repeated(
     Ok(Measured { load, pairs })
 }
 
-impl Spread {
-    fn of(mut runs: Vec<f64>) -> Spread {
-        runs.sort_by(f64::total_cmp);
-        let middle = runs.len() / 2;
-        let median = match runs.len() % 2 {
-            0 => f64::midpoint(runs[middle - 1], runs[middle]),
-            _ => runs[middle],
-        };
-        Spread { median, min: runs[0], max: runs[runs.len() - 1] }
-    }
-}
-
-async fn hand_off(source: &LockSource, time: Duration) -> Result<HandOff> {
+/// Several runs, since one p99 says little without another.
+async fn hand_off(source: &LockSource, plan: &Plan) -> Result<HandOff> {
     let clients = Plan::MANY_CLIENTS / 2;
-    let seen =
-        source.drive(load(clients, 1, time.max(Duration::from_millis(500)), Note::Hold)).await?;
-    let handed_off = bench::handed_off(seen.holds.iter().copied());
-    let took = &handed_off.took;
+    let time = (plan.point * 4 / plan.repeats).max(Duration::from_millis(500));
+    let mut took = bench::new_histogram();
+    let (mut p99s, mut pairs, mut overtaken) = (Vec::new(), vec![0; clients as usize], 0);
+    for _ in 0..plan.repeats {
+        let seen = source.drive(load(clients, 1, time, Note::Hold)).await?;
+        let handed_off = bench::handed_off(seen.holds.iter().copied());
+        p99s.push(in_us(handed_off.took.value_at_quantile(0.99)));
+        let added = took.add(&handed_off.took);
+        debug_assert!(added.is_ok(), "histograms of one shape");
+        overtaken += handed_off.overtaken as u64;
+        pairs.iter_mut().zip(&seen.pairs).for_each(|(all, one)| *all += one);
+    }
     let at = |quantile| in_us(took.value_at_quantile(quantile));
     Ok(HandOff {
         clients,
-        grants: seen.pairs.iter().sum(),
+        grants: pairs.iter().sum(),
         p50_us: at(0.5),
         p90_us: at(0.9),
         p99_us: at(0.99),
+        p99_runs_us: Some(Spread::of(p99s)),
         max_us: in_us(took.max()),
-        distribution: distribution(took),
-        fairness: bench::fairness(&seen.pairs),
-        overtaken: handed_off.overtaken as u64,
+        distribution: distribution(&took),
+        fairness: bench::fairness(&pairs),
+        overtaken,
     })
 }
 
@@ -224,13 +222,6 @@ fn in_us(nanos: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_spread_has_the_middle_of_its_runs() {
-        let spread = Spread::of(vec![3.0, 1.0, 2.0]);
-        assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.0, 3.0));
-        assert_eq!(Spread::of(vec![4.0, 1.0]).median, 2.5);
-    }
 
     #[test]
     fn a_distribution_rises_to_one() {

@@ -13,7 +13,7 @@ use fencelock_testkit::deployments::{self, Deployment, Fault};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::compare::data::Timeline;
+use crate::compare::data::{Spread, Timeline};
 use crate::compare::in_ms;
 
 const CLIENTS: u32 = 4;
@@ -45,7 +45,24 @@ impl std::fmt::Display for Failing {
     }
 }
 
-pub(crate) async fn draw(deployment: &dyn Deployment, failing: Failing) -> Result<Timeline> {
+/// Draws the first of `runs`; the others tell how much its gap is worth.
+pub(crate) async fn draw(
+    deployment: &dyn Deployment,
+    failing: Failing,
+    runs: u32,
+) -> Result<Timeline> {
+    let mut first = draw_once(deployment, failing).await?;
+    let mut gaps = vec![first.without_progress_s];
+    for _ in 1..runs {
+        let again = draw_once(deployment, failing).await?;
+        first.came_back &= again.came_back;
+        gaps.push(again.without_progress_s);
+    }
+    first.without_progress_runs_s = (runs > 1).then(|| Spread::of(gaps));
+    Ok(first)
+}
+
+async fn draw_once(deployment: &dyn Deployment, failing: Failing) -> Result<Timeline> {
     let params =
         Params { ttl: TTL, unreachable_after: PATIENCE, ..Params::under(&deployment.prefix()) };
     let locks = super::connect(&params.on_url(&deployment.url())).await?;
@@ -153,7 +170,9 @@ impl Line {
             failed_at_ms: in_ms(failed_at),
             healed_at_ms: in_ms(healed_at),
             grants_per_100_ms,
+            ttl_s: TTL.as_secs_f64(),
             without_progress_s: longest_gap(&grants, failed_at, end).as_secs_f64(),
+            without_progress_runs_s: None,
             came_back,
             errors: self.errors.load(Ordering::Relaxed),
         }

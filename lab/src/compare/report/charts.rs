@@ -4,15 +4,15 @@
 //! others: the page's style maps each to what it should be.
 
 mod axis;
-mod labels;
+mod ends;
 mod lines;
 mod panels;
-mod scatter;
+mod rows;
 
 pub(super) use axis::Axis;
-pub(super) use lines::{Curve, Point, lines};
+pub(super) use lines::{Curve, Point, height as lines_height, lines};
 pub(super) use panels::{Panel, height as panel_height, panels};
-pub(super) use scatter::{MOST_LABELS, scatter, summary_png};
+pub(super) use rows::{Row, RowGroup, height as rows_height, png, rows};
 
 use std::fmt::Write as _;
 use std::sync::Once;

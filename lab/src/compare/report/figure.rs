@@ -1,28 +1,27 @@
-//! A chart in the page: its title, a description, its stores and their settings.
+//! A chart in the page: its title, a description, and what must be known to read it.
 
 use maud::{Markup, html};
 use plotters::prelude::SVGBackend;
 
 use super::charts::{self, Area, Drawn, Frame};
-use super::stores::Named;
 
 /// What stands around a chart.
-pub(super) struct Figure<'a> {
+pub(super) struct Figure {
     pub(super) title: String,
     /// A description of the chart, for screen readers.
     pub(super) alternative: String,
     /// What must be known to read it.
     pub(super) caption: Markup,
-    /// The stores in it; none where the chart names them itself.
-    pub(super) legend: &'a [Named<'a>],
     /// In pixels, on a screen and on a telephone.
     pub(super) sizes: [(u32, u32); 2],
 }
 
 /// The sizes of a chart that has half of a page's width.
-pub(super) const HALF: [(u32, u32); 2] = [(560, 360), (340, 300)];
+pub(super) fn half(heights: [u32; 2]) -> [(u32, u32); 2] {
+    [(560, heights[0]), (340, heights[1])]
+}
 
-impl Figure<'_> {
+impl Figure {
     /// Draws it for both sizes of screen: the labels of a scaled-down chart are illegible.
     pub(super) fn draw(
         &self,
@@ -35,15 +34,6 @@ impl Figure<'_> {
                 div.drawing role="img" aria-label=(format!("{}. {}", self.title, self.alternative)) {
                     div.wide { (charts::svg(screen, &draw)) }
                     div.narrow { (charts::svg(telephone, &draw)) }
-                }
-                @if !self.legend.is_empty() {
-                    ul.legend {
-                        @for named in self.legend {
-                            li title=(named.store.store) {
-                                span.swatch { (charts::swatch(named.place)) } (named.short())
-                            }
-                        }
-                    }
                 }
                 figcaption { (self.caption) }
             }

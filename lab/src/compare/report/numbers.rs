@@ -58,6 +58,33 @@ pub(super) fn time_us(us: f64) -> String {
     format!("{} {unit}", figure(value))
 }
 
+/// How long something took, as it is said: `8 ms`, `2.1 s`, `2 min 31 s`.
+pub(super) fn time_s(seconds: f64) -> String {
+    match seconds.abs() {
+        size if !size.is_finite() => "–".to_owned(),
+        size if size < 0.9995 => format!("{:.0} ms", seconds * 1e3),
+        size if size < 9.95 => format!("{seconds:.1} s"),
+        size if size < 59.5 => format!("{seconds:.0} s"),
+        _ => {
+            let whole = seconds.round() as u64;
+            let (minutes, seconds) = (whole / 60, whole % 60);
+            match seconds {
+                0 => format!("{minutes} min"),
+                _ => format!("{minutes} min {seconds} s"),
+            }
+        }
+    }
+}
+
+/// A traffic, in decimal units as networks are measured.
+pub(super) fn bytes_per_minute(bytes: f64) -> String {
+    match bytes {
+        few if few < 999.5 => format!("{few:.0} B/min"),
+        some if some < 999_500.0 => format!("{:.1} kB/min", some / 1e3),
+        many => format!("{:.1} MB/min", many / 1e6),
+    }
+}
+
 /// A size, in binary units.
 pub(super) fn bytes(bytes: f64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -137,6 +164,10 @@ mod tests {
         assert_eq!(time_us(12.0), "12.0 µs");
         assert_eq!(time_us(999.9), "1.00 ms");
         assert_eq!(time_us(3_200_000.0), "3.20 s");
+        let times = [0.008_19, 0.999, 2.014, 12.4, 150.6, 120.2].map(time_s);
+        assert_eq!(times, ["8 ms", "999 ms", "2.0 s", "12 s", "2 min 31 s", "2 min"]);
+        let traffic = [12.3, 1_633.0, 2_500_000.0].map(bytes_per_minute);
+        assert_eq!(traffic, ["12 B/min", "1.6 kB/min", "2.5 MB/min"]);
         assert_eq!(bytes(0.0), "0 B");
         assert_eq!(bytes(1536.0), "1.50 KiB");
         assert_eq!(bytes(17_179_869_184.0), "16.0 GiB");

@@ -6,8 +6,11 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 use super::charts;
-use super::numbers::{counted, figure};
-use super::sections::{cost, faults, hand_off, overview, sale, settings, speed, timelines};
+use super::numbers::{counted, time_s};
+use super::requirements::Requirements;
+use super::sections::{
+    cost, faults, hand_off, overview, promises, sale, settings, speed, timelines,
+};
 use super::stores::{Named, named};
 use crate::compare::data::Comparison;
 
@@ -20,10 +23,10 @@ struct Section {
     content: Markup,
 }
 
-pub(super) fn page(comparison: &Comparison) -> Markup {
+pub(super) fn page(comparison: &Comparison, requirements: Option<&Requirements>) -> Markup {
     let stores = named(comparison);
     let style = charts::style() + include_str!("page/style.css");
-    let sections = sections(comparison, &stores);
+    let sections = sections(comparison, &stores, requirements);
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -69,14 +72,19 @@ fn policy(style: &str) -> String {
     )
 }
 
-fn sections(comparison: &Comparison, stores: &[Named<'_>]) -> Vec<Section> {
+fn sections(
+    comparison: &Comparison,
+    stores: &[Named<'_>],
+    requirements: Option<&Requirements>,
+) -> Vec<Section> {
     let section = |anchor, title, content| Section { anchor, title, content };
     let mut sections = vec![
-        section("summary", "Summary", overview::section(comparison, stores)),
-        section("speed", "Speed", speed::section(comparison, stores)),
-        section("hand-off", "Hand-off", hand_off::section(stores)),
+        section("summary", "Summary", overview::section(comparison, stores, requirements)),
+        section("guarantees", "Guarantees", promises::section(stores)),
         section("failures", "Failures", timelines::section(stores)),
         section("faults", "Two holders at once", faults::section(stores)),
+        section("speed", "Speed", speed::section(comparison, stores)),
+        section("hand-off", "Hand-off", hand_off::section(stores)),
         section("cost", "Cost of a lock", cost::section(stores)),
     ];
     if stores.iter().any(|named| !named.store.flash_sales.is_empty()) {
@@ -97,7 +105,11 @@ fn header(comparison: &Comparison) -> Markup {
                 (counted(machine.threads as u64, "hardware thread", "hardware threads")) ", "
                 (machine.processor) ") by fencelock " (comparison.fencelock) ", "
                 time datetime=(comparison.began) { (comparison.began.replace('T', " ").replace('Z', " UTC")) }
-                ", in " (figure(comparison.took_s / 60.0)) " min: " code { (comparison.command) }
+                ", in " (time_s(comparison.took_s)) ": " code { (comparison.command) }
+            }
+            p.network { strong { (comparison.between()) "." }
+                @if comparison.network.is_none() {
+                    " Each request that a lock needs takes one round trip of yours longer." }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A store among others: its name, its look in every chart, and the figures that decide.
 
-use super::numbers::shortened;
-use crate::compare::data::{Comparison, Load, Store, Timeline};
+use super::numbers::{exact_us, shortened, time_us};
+use crate::compare::data::{Comparison, IdleCost, Load, Spread, Store, Timeline};
 
 /// A store with its place, which chooses its colour and mark in every chart.
 #[derive(Clone, Copy)]
@@ -18,10 +18,27 @@ pub(super) enum Overlaps {
     AtMost(f64),
 }
 
-impl Overlaps {
-    pub(super) fn per_1000(self) -> f64 {
-        let (Overlaps::Seen(value) | Overlaps::AtMost(value)) = self;
-        value
+impl Comparison {
+    /// How often each figure of speed was measured, and what is drawn of it.
+    pub(super) fn runs(&self) -> String {
+        match self.repeats {
+            0 | 1 => "one run".to_owned(),
+            2 => "two runs: marks between them, whiskers at both".to_owned(),
+            runs => format!("medians of {runs} runs, whiskers from the least to the most"),
+        }
+    }
+
+    /// What is between clients and servers.
+    pub(super) fn between(&self) -> String {
+        match self.network {
+            None => "Clients and servers share one machine: no network between them".to_owned(),
+            Some(network) => format!(
+                "Proxies stand for a network with round trips of {} between clients and servers \
+                 (measured: {})",
+                exact_us(network.round_trip_us),
+                time_us(network.measured_us)
+            ),
+        }
     }
 }
 
@@ -61,11 +78,43 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// The failure with the longest gap between grants.
+    /// The failure after which it was longest without a grant, not counting the TTL.
     pub(super) fn slowest_return(self) -> Option<&'a Timeline> {
+        let beyond = |timeline: &Timeline| timeline.without_progress_s - timeline.ttl_s;
         let timelines = self.store.timelines.iter();
-        timelines.max_by(|one, other| one.without_progress_s.total_cmp(&other.without_progress_s))
+        timelines.max_by(|one, other| beyond(one).total_cmp(&beyond(other)))
     }
+
+    /// How long that was, beyond the TTL; absent if it did not come back after one of them.
+    pub(super) fn beyond_ttl_s(self) -> Option<f64> {
+        let came_back = self.store.timelines.iter().all(|timeline| timeline.came_back);
+        let slowest = self.slowest_return().filter(|_| came_back)?;
+        Some((slowest.without_progress_s - slowest.ttl_s).max(0.0))
+    }
+
+    /// What a held lock sends and receives in a minute.
+    pub(super) fn idle_bytes(self) -> Option<f64> {
+        let idle = self.idle()?;
+        idle.bytes_per_minute.map(|bytes| at_the_usual_ttl(idle, bytes))
+    }
+
+    /// The same, of each run.
+    pub(super) fn idle_bytes_runs(self) -> Option<Spread> {
+        let idle = self.idle()?;
+        Some(idle.bytes_per_minute_runs?.map(|bytes| at_the_usual_ttl(idle, bytes)))
+    }
+
+    pub(super) fn idle(self) -> Option<&'a IdleCost> {
+        self.store.cost.as_ref()?.idle.as_ref()
+    }
+}
+
+/// The TTL of a lock, and the timeout of a session, unless the user says otherwise.
+pub(super) const USUAL_TTL_S: f64 = 30.0;
+
+/// Renewals and heartbeats come in each third of a TTL: a figure per minute at another TTL.
+pub(super) fn at_the_usual_ttl(idle: &IdleCost, per_minute: f64) -> f64 {
+    per_minute * idle.ttl_s / USUAL_TTL_S
 }
 
 /// The names of those for whom `measured` is false.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use maud::{Markup, PreEscaped, html};
 
 use super::charts;
-use super::numbers::{count, figure, upper};
+use super::numbers::{count, figure, time_s, time_us, upper};
 use super::stores::Named;
 use crate::compare::data::Spread;
 
@@ -16,13 +16,23 @@ pub(super) struct Column {
     is_number: bool,
 }
 
+impl Column {
+    /// Beside its cell, in a card.
+    fn label(&self) -> String {
+        match self.unit {
+            "" => self.name.to_string(),
+            unit => format!("{}, {unit}", self.name),
+        }
+    }
+}
+
 /// A column of figures in `unit`.
 pub(super) fn number(name: impl Into<Cow<'static, str>>, unit: &'static str) -> Column {
     Column { name: name.into(), unit, is_number: true }
 }
 
 /// A column of text.
-pub(super) fn text(name: &'static str) -> Column {
+pub(super) fn text(name: impl Into<Cow<'static, str>>) -> Column {
     Column { name: name.into(), unit: "", is_number: false }
 }
 
@@ -64,6 +74,16 @@ impl Cell {
         Cell { content, value, class: "" }
     }
 
+    /// Seconds, in the unit that suits them.
+    pub(super) fn time_s(value: Option<f64>) -> Cell {
+        Cell::shown(value, time_s)
+    }
+
+    /// Microseconds, in the unit that suits them.
+    pub(super) fn time_us(value: Option<f64>) -> Cell {
+        Cell::shown(value, time_us)
+    }
+
     /// The median, with the least and the most.
     pub(super) fn spread(spread: Spread) -> Cell {
         let Spread { median, min, max } = spread;
@@ -95,16 +115,39 @@ pub(super) fn store(named: Named<'_>) -> Cell {
 
 /// A table that scrolls in its own box where it is too wide.
 pub(super) fn table(caption: &str, columns: &[Column], rows: Vec<Vec<Cell>>) -> Markup {
+    draw(caption, columns, &[(String::new(), rows)], "")
+}
+
+/// Rows under titles of their own; where it would be too wide, each row is a card.
+pub(super) fn cards(
+    caption: &str,
+    columns: &[Column],
+    groups: &[(String, Vec<Vec<Cell>>)],
+) -> Markup {
+    draw(caption, columns, groups, "cards")
+}
+
+fn draw(
+    caption: &str,
+    columns: &[Column],
+    groups: &[(String, Vec<Vec<Cell>>)],
+    class: &str,
+) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(caption) {
-            table {
+            table class=[(!class.is_empty()).then_some(class)] {
                 caption { (caption) }
                 thead { tr { @for column in columns { (head(column)) } } }
-                tbody {
-                    @for row in rows {
-                        tr { @for (at, cell) in row.iter().enumerate() {
-                            (body(at, cell, &columns[at]))
-                        } }
+                @for (title, rows) in groups {
+                    tbody {
+                        @if !title.is_empty() {
+                            tr.group { th scope="rowgroup" colspan=(columns.len()) { (title) } }
+                        }
+                        @for row in rows {
+                            tr { @for (at, cell) in row.iter().enumerate() {
+                                (body(at, cell, &columns[at]))
+                            } }
+                        }
                     }
                 }
             }
@@ -143,7 +186,7 @@ fn body(at: usize, cell: &Cell, column: &Column) -> Markup {
         @if at == 0 {
             th scope="row" class=[class] data-value=[value] { (cell.content) }
         } @else {
-            td class=[class] data-value=[value] { (cell.content) }
+            td class=[class] data-value=[value] data-label=(column.label()) { (cell.content) }
         }
     }
 }

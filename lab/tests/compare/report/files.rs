@@ -76,6 +76,73 @@ fn a_broken_guarantee_is_shown_first() {
     assert_eq!(page.matches("do not choose it").count(), 2);
 }
 
+/// Two runs tell orders of magnitude, and 70 samples have no p99 to correct.
+#[test]
+fn a_quick_page_prefers_no_store_to_another() {
+    let usual = Report::of(&sample()).text();
+    assert!(usual.contains("medians of 3 runs") && usual.contains("p99, uncorrected"));
+    assert!(usual.contains("in all that was measured"));
+    let mut figures = sample();
+    figures["repeats"] = 2.into();
+    let quick = Report::of(&figures).text();
+    assert!(quick.contains("two runs") && quick.contains("none is preferred here"));
+    for absent in ["medians of", "p99, uncorrected", "in all that was measured", "counts most"] {
+        assert!(!quick.contains(absent), "{absent}");
+    }
+}
+
+#[test]
+fn the_page_says_first_what_network_there_was() {
+    let lead = |figures: &Value| {
+        let page = Report::of(figures).text();
+        page.split_once("<section").expect("a section").0.to_owned()
+    };
+    let mut figures = sample();
+    assert!(lead(&figures).contains("no network between them"));
+    figures["network"] = serde_json::json!({"round_trip_us": 500.0, "measured_us": 540.0});
+    let said = lead(&figures);
+    assert!(said.contains("round trips of 500 µs") && said.contains("measured: 540 µs"), "{said}");
+    assert!(!said.contains("no network"), "{said}");
+}
+
+#[test]
+fn what_is_true_of_every_store_is_said_once() {
+    let page = Report::of(&sample()).text();
+    assert_eq!(page.matches("check the fencing token.").count(), 1);
+    assert_eq!(page.matches("Server settings</caption>").count(), 1);
+    assert!(!page.contains("Settings and versions"));
+    assert!(page.contains("redis-cluster"), "a word about the one that is not there");
+    assert!(page.contains("3 JVMs with disks"), "what one must run");
+}
+
+#[test]
+fn what_is_required_is_a_column_of_ticks_and_an_exit_code() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (data, out) = (directory.path().join("data.json"), directory.path().join("page.html"));
+    std::fs::write(&data, sample().to_string()).expect("written");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let required = |list: &str| {
+        let output = fencelock(&["--from", &text(&data), "--out", &text(&out), "--require", list]);
+        let printed =
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), printed, std::fs::read_to_string(&out).unwrap_or_default())
+    };
+    let (code, printed, page) = required("exclusion, network, handover-p99<5ms");
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("All requirements are met by: redlock-5, zookeeper."), "{printed}");
+    assert!(page.contains("What you require") && page.contains("handover-p99&lt;5ms"));
+    for sign in ["✓", "✗", "–"] {
+        assert!(page.contains(&format!(">{sign}</span>")), "{sign}");
+    }
+    let (code, printed, page) = required("exclusion, throughput>99999999/s");
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(page.contains("No store was seen to meet all requirements."));
+    std::fs::remove_file(&out).expect("it was written");
+    let (code, printed, page) = required("speed>3");
+    assert_eq!((code, &*page), (Some(64), ""));
+    assert!(printed.contains("handover-p99<5ms") && printed.contains("exclusion"), "{printed}");
+}
+
 #[test]
 fn the_summary_is_a_png_too() {
     for (name, figures) in strange().into_iter().chain([("sample", sample())]) {

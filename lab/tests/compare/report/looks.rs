@@ -6,6 +6,7 @@ use super::browser::{Chromium, Mode, Page};
 use super::{Report, sample, strange};
 
 const SCREEN: (u32, u32) = (1360, 900);
+const TABLET: (u32, u32) = (768, 1024);
 const TELEPHONE: (u32, u32) = (360, 740);
 /// A4 with a margin of a centimetre: 190 mm by 277 mm at 96 dots an inch.
 const PAPER: (u32, u32) = (718, 1047);
@@ -153,6 +154,8 @@ fn a_report_is_readable_on_every_screen() {
     let cases = [
         (SCREEN, Mode::Light, "light.png"),
         (SCREEN, Mode::Dark, "dark.png"),
+        (TABLET, Mode::Light, "tablet.png"),
+        (TABLET, Mode::Dark, "tablet-dark.png"),
         (TELEPHONE, Mode::Light, "telephone.png"),
         (TELEPHONE, Mode::Dark, "telephone-dark.png"),
     ];
@@ -193,6 +196,30 @@ fn the_decision_is_on_the_first_screen() {
     assert!(chart < 900.0 && first < 900.0, "{chart} {first}");
     let stores: usize = page.ask("document.querySelectorAll('.choices li').length");
     assert_eq!(stores, 10);
+}
+
+/// Every column can be read where it stands: none is cut off, and none is so narrow that it makes rows
+/// of half a screen.
+#[test]
+fn the_guarantees_can_be_read_at_every_width() {
+    let (chromium, report) = (Chromium::start(), Report::of(&sample()));
+    for size in [TELEPHONE, (699, 900), TABLET, (1280, 800)] {
+        let page = chromium.open(&report.page(), size, Mode::Light);
+        let (content, box_width): (u32, u32) = page.ask(
+            "(it => [it.scrollWidth, it.clientWidth])(document.querySelector('#guarantees .scroll'))",
+        );
+        assert!(content <= box_width, "{content} px in {box_width} at {size:?}");
+        let cells: Vec<(String, f64, f64)> = page.ask(
+            "[...document.querySelectorAll('#guarantees tr:not(.group) > *')] \
+               .filter(it => it.closest('tbody')) \
+               .map(it => [it.textContent, it.getBoundingClientRect().width, \
+                           it.getBoundingClientRect().height])",
+        );
+        assert_eq!(cells.len(), 80, "ten stores of eight columns");
+        for (text, width, height) in &cells {
+            assert!(*width >= 40.0 && *height <= 160.0, "{text}: {width} x {height} at {size:?}");
+        }
+    }
 }
 
 #[test]

@@ -9,22 +9,15 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::super::numbers::exact;
 use super::{Area, Frame};
 
-/// How values lie on an axis.
-#[derive(Clone, Copy, PartialEq)]
-enum Scale {
-    Logarithmic,
-    Linear,
-}
-
-/// One of a chart's two axes.
+/// One of a chart's two axes, which is logarithmic.
 #[derive(Clone)]
 pub(in super::super) struct Axis {
     pub(super) title: String,
-    scale: Scale,
+    /// Decades.
     from: f64,
     to: f64,
     /// Values, and what is written there.
-    ticks: Vec<(f64, String)>,
+    pub(super) ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
@@ -52,7 +45,6 @@ impl Axis {
         let ticks = ticks.filter(|tick| tick.log10() <= to + 1e-9);
         Axis {
             title: title.into(),
-            scale: Scale::Logarithmic,
             from,
             to,
             ticks: ticks.map(|tick| (tick, label(tick))).collect(),
@@ -72,49 +64,40 @@ impl Axis {
             ends.map_or((1.0, 10.0), |(low, high)| (f64::from(*low), f64::from(*high)));
         // A margin on both sides; more where there is one value only.
         let margin = ((high / low).log10() * 0.03).max(0.05);
-        let mut ticks: Vec<(f64, String)> = Vec::new();
-        for value in values.into_iter().map(f64::from) {
-            // Labels that would touch are left out; the marks say that there is a figure.
-            let close =
-                |last: &(f64, String)| (value / last.0).log10() < (high / low).log10() * 0.07;
-            if !ticks.last().is_some_and(close) {
-                ticks.push((value, exact(value)));
-            }
-        }
+        let ticks = values.into_iter().map(f64::from).map(|value| (value, exact(value)));
         Axis {
             title: title.into(),
-            scale: Scale::Logarithmic,
             from: low.log10() - margin,
             to: high.log10() + margin,
-            ticks,
+            ticks: ticks.collect(),
         }
     }
 
-    /// From `from` to `to`, with a label every `every`.
-    pub(in super::super) fn even(
-        title: impl Into<String>,
-        (from, to): (f64, f64),
-        every: f64,
-        label: fn(f64) -> String,
-    ) -> Axis {
-        let first = (from / every - 1e-9).ceil() as i64;
-        let last = (to / every + 1e-9).floor() as i64;
-        let ticks = (first..=last).map(|step| step as f64 * every);
-        Axis {
-            title: title.into(),
-            scale: Scale::Linear,
-            from,
-            to,
-            ticks: ticks.map(|tick| (tick, label(tick))).collect(),
-        }
+    /// Without the ticks whose labels would touch, on an axis so wide; marks say that there are
+    /// figures.
+    pub(super) fn thinned(mut self, frame: &Frame, width: i32) -> Axis {
+        let (from, to) = (self.from, self.to);
+        let mut free = i32::MIN;
+        self.ticks.retain(|(tick, label)| {
+            let at = ((tick.log10() - from) / (to - from) * f64::from(width)) as i32;
+            let half = frame.text_width(label, LETTERS) / 2;
+            let has_room = at - half >= free;
+            if has_room {
+                free = at + half + frame.px(4.0);
+            }
+            has_room
+        });
+        self
+    }
+
+    /// How far along the axis a value lies, from 0 to 1, if it has a place.
+    pub(super) fn part(&self, value: f64) -> Option<f64> {
+        Some((self.place(value)? - self.from) / (self.to - self.from))
     }
 
     /// Where a value lies, if it has a place.
-    pub(super) fn place(&self, value: f64) -> Option<f64> {
-        match self.scale {
-            Scale::Linear => Some(value),
-            Scale::Logarithmic => (value > 0.0).then(|| value.log10()),
-        }
+    fn place(&self, value: f64) -> Option<f64> {
+        (value > 0.0).then(|| value.log10())
     }
 
     fn label(&self, value: f64) -> String {
@@ -144,10 +127,7 @@ impl Ranged for Axis {
     }
 
     fn range(&self) -> Range<f64> {
-        match self.scale {
-            Scale::Linear => self.from..self.to,
-            Scale::Logarithmic => 10_f64.powf(self.from)..10_f64.powf(self.to),
-        }
+        10_f64.powf(self.from)..10_f64.powf(self.to)
     }
 }
 
@@ -162,23 +142,26 @@ pub(super) struct Plane<'a, B: DrawingBackend> {
 }
 
 impl<'a, B: DrawingBackend> Plane<'a, B> {
-    /// Draws the axes, their titles and a grid.
+    /// Draws the axes, their titles and a grid, with `beside` kept free to the right.
     pub(super) fn draw(
         area: &'a Area<B>,
         frame: &Frame,
         x: &Axis,
         y: &Axis,
+        beside: i32,
     ) -> Result<Plane<'a, B>, DrawingAreaErrorKind<B::ErrorType>> {
         let quiet = frame.letters(LETTERS, frame.colours.quiet);
         // The last label stands around the end of its axis.
         let last = x.ticks.last().map_or(0, |(_, label)| frame.text_width(label, LETTERS));
-        let right = frame.px(14.0).max(last / 2 + frame.px(2.0));
+        let right = beside.max(last / 2 + frame.px(2.0));
+        let beside_y = y.longest(frame) + frame.px(12.0);
+        let x = &x.clone().thinned(frame, frame.px(frame.width.into()) - right - beside_y);
         let mut chart = ChartBuilder::on(area)
             .margin_top(frame.px(frame.head + 26.0))
             .margin_right(right)
             .margin_bottom(frame.px(22.0))
             .x_label_area_size(frame.px(24.0))
-            .y_label_area_size(y.longest(frame) + frame.px(12.0))
+            .y_label_area_size(beside_y)
             .build_cartesian_2d(x.clone(), y.clone())?;
         chart
             .configure_mesh()

@@ -1,9 +1,10 @@
-//! Lines of figures, each with the spread of its measurements.
+//! Lines of figures, each with the spread of its measurements and its store's name at its end.
 
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
 
-use super::axis::Plane;
-use super::{Area, Axis, Drawn, Frame, mark};
+use super::axis::{LETTERS, Plane, pos};
+use super::{Area, Axis, Drawn, Frame, ends, mark};
 
 /// One figure.
 #[derive(Clone, Copy)]
@@ -11,16 +12,26 @@ pub(in super::super) struct Point {
     pub(in super::super) x: f64,
     pub(in super::super) y: f64,
     /// The least and the most that were measured.
-    pub(in super::super) spread: Option<(f64, f64)>,
+    pub(in super::super) spread: (f64, f64),
 }
 
 /// One store's figures.
 pub(in super::super) struct Curve {
     /// The store's.
     pub(in super::super) place: usize,
+    pub(in super::super) name: String,
+    /// From left to right.
     pub(in super::super) points: Vec<Point>,
-    /// A curve of many points has no marks.
-    pub(in super::super) has_marks: bool,
+}
+
+/// What a name takes, downwards.
+const NAME: f64 = LETTERS + 2.0;
+/// From the end of a line to its name.
+const GAP: f64 = 16.0;
+
+/// The height in pixels in which all names have room, and no less than `usual`.
+pub(in super::super) fn height(curves: usize, usual: u32) -> u32 {
+    usual.max((NAME * curves as f64 + 90.0) as u32)
 }
 
 pub(in super::super) fn lines<B: DrawingBackend>(
@@ -29,30 +40,53 @@ pub(in super::super) fn lines<B: DrawingBackend>(
     (x, y): (&Axis, &Axis),
     curves: &[Curve],
 ) -> Drawn<B> {
-    let plane = Plane::draw(area, frame, x, y)?;
+    let widths = curves.iter().map(|curve| frame.text_width(&curve.name, LETTERS));
+    let names = widths.max().unwrap_or(0) + frame.px(GAP + 2.0);
+    let plane = Plane::draw(area, frame, x, y, names)?;
     for curve in curves {
+        draw(area, frame, &plane, curve)?;
+    }
+    let last = |curve: &Curve| curve.points.last().and_then(|point| plane.at(point.x, point.y));
+    let ends: Vec<(&Curve, (i32, i32))> =
+        curves.iter().filter_map(|curve| Some((curve, last(curve)?))).collect();
+    let (_, top, right, bottom) = plane.bounds();
+    let heights: Vec<i32> = ends.iter().map(|(_, (_, y))| *y).collect();
+    let room = (top, bottom - frame.px(NAME / 2.0));
+    let places = ends::place(&heights, frame.px(NAME), room);
+    for ((curve, end), y) in ends.into_iter().zip(places) {
         let colour = frame.colours.series(curve.place);
-        let at = |point: &Point| plane.at(point.x, point.y);
-        let places: Vec<(i32, i32)> = curve.points.iter().filter_map(at).collect();
-        let half = frame.px(0.7);
-        for point in &curve.points {
-            let ends = point.spread.and_then(|(least, most)| {
-                Some((plane.at(point.x, least)?, plane.at(point.x, most)?))
-            });
-            if let Some(((x, bottom), (_, top))) = ends {
-                let whisker = [(x - half, top), (x + half, bottom)];
-                area.draw(&Rectangle::new(whisker, colour.mix(0.55).filled()))?;
-            }
-        }
-        area.draw(&PathElement::new(
-            places.clone(),
-            frame.stroke(frame.colours.line(curve.place), 2.0),
-        ))?;
-        if curve.has_marks {
-            places
-                .into_iter()
-                .try_for_each(|place| mark(area, frame, curve.place, place, (4.0, true)))?;
-        }
+        let lead = [
+            (end.0 + frame.px(5.0), end.1),
+            (right + frame.px(4.0), y),
+            (right + frame.px(GAP - 4.0), y),
+        ];
+        area.draw(&PathElement::new(lead, frame.stroke(colour, 1.0)))?;
+        let letters = frame.letters(LETTERS, frame.colours.ink).pos(pos(HPos::Left, VPos::Center));
+        let at = (right + frame.px(GAP), y + frame.px(frame.drop));
+        area.draw(&Text::new(curve.name.clone(), at, letters))?;
     }
     Ok(())
+}
+
+fn draw<B: DrawingBackend>(
+    area: &Area<B>,
+    frame: &Frame,
+    plane: &Plane<'_, B>,
+    curve: &Curve,
+) -> Drawn<B> {
+    let colour = frame.colours.series(curve.place);
+    let half = frame.px(0.7);
+    for point in &curve.points {
+        let (least, most) = point.spread;
+        if let Some(((x, bottom), (_, top))) = plane.at(point.x, least).zip(plane.at(point.x, most))
+        {
+            let whisker = [(x - half, top), (x + half, bottom)];
+            area.draw(&Rectangle::new(whisker, colour.mix(0.55).filled()))?;
+        }
+    }
+    let at = |point: &Point| plane.at(point.x, point.y);
+    let places: Vec<(i32, i32)> = curve.points.iter().filter_map(at).collect();
+    let line = frame.stroke(frame.colours.line(curve.place), 2.0);
+    area.draw(&PathElement::new(places.clone(), line))?;
+    places.into_iter().try_for_each(|at| mark(area, frame, curve.place, at, (4.0, true)))
 }

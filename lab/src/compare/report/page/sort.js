@@ -1,6 +1,6 @@
 // Sorts a table by the column whose button is pressed: once upwards, again downwards. Buttons are
-// pressed by keyboard too. Rows that are equal stay in their order; cells without a figure in a
-// column of figures come last.
+// pressed by keyboard too. Rows that are equal stay in their order, and all in their group; cells
+// without a figure in a column of figures come last.
 "use strict";
 for (const head of document.querySelectorAll("th[aria-sort]")) {
   head.querySelector("button").addEventListener("click", () => {
@@ -18,10 +18,11 @@ for (const head of document.querySelectorAll("th[aria-sort]")) {
       const order = isNumber ? one - other : one.localeCompare(other);
       return upwards ? order : -order;
     };
-    const body = table.tBodies[0];
-    const rows = [...body.rows].map((row) => [key(row), row]);
-    rows.sort(([one], [other]) => compare(one, other));
-    body.append(...rows.map(([, row]) => row));
+    for (const body of table.tBodies) {
+      const rows = [...body.querySelectorAll("tr:not(.group)")].map((row) => [key(row), row]);
+      rows.sort(([one], [other]) => compare(one, other));
+      body.append(...rows.map(([, row]) => row));
+    }
     for (const other of table.tHead.rows[0].cells) {
       other.setAttribute("aria-sort", "none");
     }

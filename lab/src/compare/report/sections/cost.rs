@@ -1,10 +1,11 @@
-//! Section 6: what a lock costs its servers, its clients and the network.
+//! Section 7: what a lock costs its servers, its clients and the network.
 
 use maud::{Markup, html};
 
-use crate::compare::data::{Cost, IdleCost};
+use crate::compare::data::Cost;
 use crate::compare::report::figure::{missing, not_measured};
-use crate::compare::report::stores::{Named, without};
+use crate::compare::report::numbers::{bytes_per_minute, exact};
+use crate::compare::report::stores::{Named, USUAL_TTL_S, at_the_usual_ttl, without};
 use crate::compare::report::table::{Cell, number, store, table, text};
 
 pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
@@ -18,6 +19,8 @@ pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
             "not report it." }
         (pairs(&shown))
         h3 { "Idle cost of a held lock" }
+        p { "At a TTL, or a session's timeout, of " (exact(USUAL_TTL_S)) " s. Measured with shorter ones, "
+            "since renewals and heartbeats come in each third of it." }
         (idle(&shown))
         (missing(&without(stores, |store| store.cost.is_some())))
     }
@@ -51,24 +54,22 @@ fn idle(shown: &[(Named<'_>, &Cost)]) -> Markup {
     let columns = [
         text("store"),
         number("locks held", ""),
-        number("TTL", "s"),
-        number("requests", "per lock and minute"),
-        number("bytes", "B per lock and minute"),
+        number("requests", "per minute"),
+        number("traffic", "of a lock"),
         number("servers' memory", "B/lock"),
         number("client's memory", "B/lock"),
     ];
     let row = |(named, cost): &(Named<'_>, &Cost)| {
-        let IdleCost { locks, ttl_s, .. } = cost.idle.as_ref()?;
         let idle = cost.idle.as_ref()?;
-        let figures = [
-            Some(*ttl_s),
-            idle.requests_per_minute,
-            idle.bytes_per_minute,
-            idle.server_memory_bytes,
-            idle.client_memory_bytes,
-        ];
-        let row = [store(*named), Cell::count((*locks).into())];
-        Some(row.into_iter().chain(figures.map(Cell::figure)).collect())
+        let requests = idle.requests_per_minute.map(|it| at_the_usual_ttl(idle, it));
+        Some(vec![
+            store(*named),
+            Cell::count(idle.locks.into()),
+            Cell::figure(requests),
+            Cell::shown(named.idle_bytes(), bytes_per_minute),
+            Cell::figure(idle.server_memory_bytes),
+            Cell::figure(idle.client_memory_bytes),
+        ])
     };
     let rows: Vec<Vec<Cell>> = shown.iter().filter_map(row).collect();
     match rows.is_empty() {

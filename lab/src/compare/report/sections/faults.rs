@@ -1,4 +1,4 @@
-//! Section 5: violations under faults, as recorded by independent registers.
+//! Section 4: violations under faults, as recorded by independent registers.
 
 use maud::{Markup, html};
 
@@ -32,7 +32,7 @@ pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
 fn figures(shown: &[(Named<'_>, &UnderFaults)]) -> Markup {
     let columns = [
         text("store"),
-        number("lasted", "s"),
+        number("lasted", ""),
         number("acquisitions", ""),
         number("overlaps", ""),
         number("admitted", "overlaps"),
@@ -52,7 +52,7 @@ fn figures(shown: &[(Named<'_>, &UnderFaults)]) -> Markup {
         };
         vec![
             store(*named),
-            Cell::figure(Some(faults.seconds)),
+            Cell::time_s(Some(faults.seconds)),
             Cell::count(faults.acquisitions),
             Cell::count(faults.overlaps).alarm_if(faults.overlaps > faults.admitted_overlaps),
             Cell::count(faults.admitted_overlaps),
@@ -88,7 +88,7 @@ fn rounds(shown: &[(Named<'_>, &UnderFaults)]) -> Markup {
         number("overlaps", ""),
         number("stale refused", "accesses"),
         number("lost without fencing", "updates"),
-        number("all granted again after", "s"),
+        number("all granted again after", ""),
     ];
     let row = |named: Named<'_>, round: &FaultRound| {
         vec![
@@ -98,7 +98,7 @@ fn rounds(shown: &[(Named<'_>, &UnderFaults)]) -> Markup {
             Cell::count(round.overlaps),
             Cell::count(round.stale_refused),
             Cell::count(round.lost_without_fencing),
-            Cell::figure(round.recovered_ms.map(|ms| ms as f64 / 1000.0)),
+            Cell::time_s(round.recovered_ms.map(|ms| ms as f64 / 1000.0)),
         ]
     };
     let rows: Vec<Vec<Cell>> = shown

@@ -2,146 +2,225 @@
 
 use maud::{Markup, html};
 
-use super::settings;
-use crate::compare::data::Comparison;
-use crate::compare::report::charts::{MOST_LABELS, scatter, swatch};
+use crate::compare::data::{Comparison, Store};
+use crate::compare::report::bands::{Band, Group, groups};
+use crate::compare::report::charts::{Axis, Row, RowGroup, png, rows, rows_height, swatch};
 use crate::compare::report::figure::{Figure, missing, not_measured};
-use crate::compare::report::numbers::{count, figure};
+use crate::compare::report::numbers::{count, counted, exact, figure};
+use crate::compare::report::requirements::{Answer, Requirements};
 use crate::compare::report::stores::{Named, Overlaps};
-use crate::compare::report::summary::{Choice, Kind, choice};
-use crate::compare::report::table::{Cell, number, store, table, text};
+use crate::compare::report::summary::{Choice, can_prefer, choice};
+use crate::compare::report::table::{Cell, store, table, text};
 
-pub(crate) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
+pub(crate) fn section(
+    comparison: &Comparison,
+    stores: &[Named<'_>],
+    requirements: Option<&Requirements>,
+) -> Markup {
     if stores.is_empty() {
         return html! { p.absent { "No store was compared." } };
     }
+    let groups = groups(stores);
     html! {
+        @if let Some(requirements) = requirements { (required(requirements, stores)) }
         div.decision {
-            (chart(comparison, stores))
-            (choices(stores))
+            div { (chart(comparison, stores, &groups)) (fencing(stores)) }
+            (choices(comparison, &groups))
         }
-        h3 { "Guarantees and observations" }
-        (promises(stores))
     }
 }
 
-fn chart(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
-    let (drawn, left): (Vec<Named<'_>>, Vec<Named<'_>>) =
-        stores.iter().partition(|named| named.fastest().is_some() && named.overlaps().is_some());
-    if drawn.is_empty() {
-        return not_measured("speed and faults of any one store, which this chart compares");
-    }
-    let said: Vec<String> = drawn
-        .iter()
-        .filter_map(|named| {
-            let pairs = figure(named.fastest()?.pairs_per_s.median);
-            let overlaps = match named.overlaps()? {
-                Overlaps::Seen(seen) => format!("{} overlaps per 1,000", figure(seen)),
-                Overlaps::AtMost(bound) => {
-                    format!("none seen, at most {} per 1,000", figure(bound))
-                }
-            };
-            Some(format!("{}: {pairs} pairs/s, {overlaps}", named.short()))
+/// A column of ticks for each requirement.
+fn required(requirements: &Requirements, stores: &[Named<'_>]) -> Markup {
+    let tick = |answer: Answer, measured: Option<String>| {
+        Cell::markup(html! {
+            span.sign aria-label=(answer.word()) title=(answer.word()) { (answer.sign()) }
+            @if let Some(measured) = measured { " " (measured) }
         })
+        .alarm_if(answer == Answer::Unmet)
+    };
+    let each = requirements.each();
+    let columns: Vec<_> = std::iter::once(text("store"))
+        .chain(each.iter().map(|it| text(it.text().to_owned())))
+        .chain([text("all")])
         .collect();
-    let clients = drawn.iter().filter_map(|named| named.fastest()).map(|load| load.clients).max();
-    let absent: Vec<String> =
-        left.iter().chain(drawn.iter().skip(MOST_LABELS)).map(|named| named.short()).collect();
-    html! {
-        div {
-            (Figure {
-                title: "Speed against two holders at once".to_owned(),
-                alternative: said.join("; "),
-                caption: html! {
-                    "Up is faster, left is safer. " strong { "Hollow with an arrow: no overlap was seen" }
-                    "; the mark shows the 95 % upper bound for a run of this length. "
-                    "Throughput of " (clients.unwrap_or(0)) " clients, each with its own lock, medians of "
-                    (comparison.repeats) "; overlaps while stores and clients were frozen, killed and cut "
-                    "off. Both axes are logarithmic." (settings::note(&drawn))
-                },
-                legend: &[],
-                sizes: [(600, 430), (340, 420)],
-            }
-            .draw(|area, frame| scatter(area, frame, stores)))
-            (missing(&absent))
-        }
-    }
-}
-
-fn choices(stores: &[Named<'_>]) -> Markup {
-    let of = |kind: Kind| {
-        let members = stores.iter().filter(move |named| Kind::of(named.store) == kind);
-        members.map(|named| (*named, choice(*named, stores))).collect::<Vec<_>>()
+    let row = |named: &Named<'_>| {
+        let ticks = each.iter().map(|it| tick(it.answer(*named), it.measured(*named)));
+        let all = tick(requirements.answer(*named), None);
+        std::iter::once(store(*named)).chain(ticks).chain([all]).collect()
     };
     html! {
-        div.choices {
-            @for (kind, members) in Kind::ALL.map(|kind| (kind, of(kind))) {
-                @if !members.is_empty() {
-                    h4 { (kind.title()) }
-                    ul { @for (named, choice) in &members { (line(*named, choice)) } }
+        (table("What you require", &columns, stores.iter().map(row).collect()))
+        @if !stores.iter().any(|named| requirements.answer(*named) == Answer::Met) {
+            p.alarm { "No store was seen to meet all requirements." }
+        }
+        p.note { "✓ met, ✗ not met, – not measured." }
+    }
+}
+
+fn chart(comparison: &Comparison, stores: &[Named<'_>], groups: &[Group<'_>]) -> Markup {
+    let drawn = row_groups(groups, 22);
+    if drawn.is_empty() {
+        return not_measured("the speed of any store, which this chart compares");
+    }
+    let axis = axis(&drawn);
+    let said: Vec<String> = drawn
+        .iter()
+        .map(|group| {
+            let rows = group.rows.iter().map(|row| format!("{} {}", row.name, row.text));
+            format!("{}: {}", group.title, rows.collect::<Vec<_>>().join(", "))
+        })
+        .collect();
+    let absent = stores.iter().filter(|named| named.fastest().is_none());
+    let absent: Vec<String> = absent.map(|named| named.short()).collect();
+    let height = rows_height(&drawn);
+    html! {
+        (Figure {
+            title: TITLE.to_owned(),
+            alternative: said.join("; "),
+            caption: html! {
+                (clients(stores)) " clients, each with its own lock; " (comparison.runs())
+                ". The axis is logarithmic. Groups follow the stores' profiles and what was seen, in "
+                "this order; where nothing was seen, a store is no safer than its profile says."
+            },
+            sizes: [(560, height), (340, height)],
+        }
+        .draw(|area, frame| match frame.is_narrow() {
+            true => rows(area, frame, &axis, &row_groups(groups, 15)),
+            false => rows(area, frame, &axis, &drawn),
+        }))
+        (missing(&absent))
+    }
+}
+
+const TITLE: &str = "Speed, by whether two can hold one lock at once";
+
+/// The same chart as a picture that travels alone.
+pub(crate) fn picture(
+    comparison: &Comparison,
+    stores: &[Named<'_>],
+) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let drawn = row_groups(&groups(stores), 30);
+    let how = [
+        format!("{} clients, each with its own lock; {}.", clients(stores), comparison.runs()),
+        format!("{}.", comparison.between()),
+    ];
+    png(TITLE, how, &axis(&drawn), &drawn)
+}
+
+fn clients(stores: &[Named<'_>]) -> u32 {
+    let loads = stores.iter().filter_map(|named| named.fastest());
+    loads.map(|load| load.clients).max().unwrap_or(0)
+}
+
+fn axis(groups: &[RowGroup]) -> Axis {
+    let rows = groups.iter().flat_map(|group| &group.rows);
+    let values = rows.flat_map(|row| [row.line.0, row.mark, row.line.1]);
+    Axis::decades("acquired and released pairs per second", values, exact)
+}
+
+fn row_groups(groups: &[Group<'_>], letters: usize) -> Vec<RowGroup> {
+    let row = |named: &Named<'_>| {
+        let speed = named.fastest()?.pairs_per_s;
+        Some(Row {
+            place: named.place,
+            name: named.within(letters),
+            line: (speed.min, speed.max),
+            mark: speed.median,
+            further: Vec::new(),
+            text: format!("{}/s", figure(speed.median)),
+            badge: named.badge(),
+        })
+    };
+    let groups = groups.iter().map(|group| RowGroup {
+        title: group.title(),
+        is_alarm: group.band == Band::Seen,
+        rows: group.members.iter().filter_map(row).collect(),
+    });
+    groups.filter(|group| !group.rows.is_empty()).collect()
+}
+
+impl Named<'_> {
+    /// For a store that two were seen to hold at once.
+    fn badge(self) -> Option<String> {
+        match self.overlaps()? {
+            Overlaps::Seen(seen) => Some(format!("two holders seen: {} per 1,000", figure(seen))),
+            Overlaps::AtMost(_) => None,
+        }
+    }
+}
+
+/// What is true of every store, said once.
+fn fencing(stores: &[Named<'_>]) -> Markup {
+    let faults = stores.iter().filter_map(|named| named.store.faults.as_ref());
+    let faults: Vec<_> = faults.filter(|faults| faults.acquisitions > 0).collect();
+    let late = faults.iter().filter(|faults| faults.lost_without_fencing > 0).count();
+    let lost = faults.iter().map(|faults| faults.lost_without_fencing).sum::<u64>();
+    let in_spite = faults.iter().map(|faults| faults.lost_with_fencing).sum::<u64>();
+    html! {
+        aside.truth aria-label="Fencing" {
+            p {
+                strong { "Whichever store you choose: check the fencing token. " }
+                "A client that stands still for longer than its lease writes late, and no store can "
+                "keep it from that; only a resource that checks the token refuses the write."
+                @if !faults.is_empty() {
+                    " Here, clients were frozen and did so on " (late) " of "
+                    (counted(faults.len() as u64, "store", "stores")) ": a register that takes every "
+                    "write lost " (counted(lost, "update", "updates"))
+                    ", one that checks the token " (count(in_spite)) "."
                 }
             }
         }
     }
 }
 
-fn line(named: Named<'_>, choice: &Choice) -> Markup {
+fn choices(comparison: &Comparison, groups: &[Group<'_>]) -> Markup {
+    html! {
+        div.choices {
+            @if !can_prefer(comparison) {
+                p.note {
+                    (upper_runs(comparison)) " of each measurement tell orders of magnitude, not which of "
+                    "two stores is better: none is preferred here."
+                }
+            }
+            @for group in groups {
+                h4 class=[(group.band == Band::Seen).then_some("alarm")] { (group.title()) }
+                ul { @for named in &group.members {
+                    (line(*named, &choice(*named, group, comparison), can_prefer(comparison)))
+                } }
+            }
+        }
+    }
+}
+
+fn upper_runs(comparison: &Comparison) -> &'static str {
+    if comparison.repeats == 1 { "Single runs" } else { "Two runs" }
+}
+
+fn line(named: Named<'_>, choice: &Choice, can_prefer: bool) -> Markup {
     html! {
         li {
             span.swatch { (swatch(named.place)) }
             p {
                 strong.store { (named.store.store) }
-                @if choice.broken.is_empty() { ": choose it when " (choice.when) "." }
-                @else { ": " strong.alarm { "do not choose it: " (choice.broken.join("; ")) "." } }
-                @for but in &choice.but { " " strong { (but) } }
+                @if !choice.broken.is_empty() {
+                    ": " strong.alarm { "do not choose it: " (choice.broken.join("; ")) "." }
+                } @else if let Some(when) = &choice.when {
+                    ": choose it when " (when) "."
+                } @else if !choice.as_good_as.is_empty() {
+                    ": as good as " (choice.as_good_as.join(" and ")) " in all that was measured."
+                } @else if can_prefer {
+                    ": no advantage measured here; sensible if you already run it."
+                }
+                @if let Some(badge) = named.badge() { " " span.badge { (badge) } }
+                @for but in &choice.but { " " (but) }
             }
-            @if !choice.seen.is_empty() { p.seen { (choice.seen.join(" · ")) } }
+            p.seen { (facts(named.store, choice)) }
         }
     }
 }
 
-fn promises(stores: &[Named<'_>]) -> Markup {
-    let columns = [
-        text("store"),
-        text("scope"),
-        text("order"),
-        text("freed after a crash"),
-        text("fencing tokens"),
-        text("exclusion fails when"),
-        number("overlaps seen", "of acquisitions"),
-        number("lost with fencing", "updates"),
-        number("lost without", "updates"),
-        number("slowest return", "s"),
-    ];
-    let row = |named: &Named<'_>| {
-        let promises = &named.store.promises;
-        let faults = named.store.faults.as_ref();
-        let fails = &promises.exclusion_fails_when;
-        let overlaps = match faults {
-            None => Cell::figure(None),
-            Some(faults) => Cell::markup(html! {
-                (count(faults.overlaps)) " of " (count(faults.acquisitions))
-            })
-            .sorted_by(faults.overlaps as f64)
-            .alarm_if(faults.overlaps > faults.admitted_overlaps),
-        };
-        let lost_with = faults.map(|faults| faults.lost_with_fencing);
-        vec![
-            store(*named),
-            Cell::text(&promises.excludes),
-            Cell::text(&promises.order),
-            Cell::text(&promises.dead_holder),
-            Cell::text(&promises.tokens),
-            Cell::text(&if fails.is_empty() { "never".to_owned() } else { fails.join("; ") }),
-            overlaps,
-            Cell::counted(lost_with).alarm_if(lost_with > Some(0)),
-            Cell::counted(faults.map(|faults| faults.lost_without_fencing)),
-            Cell::figure(named.slowest_return().map(|timeline| timeline.without_progress_s)),
-        ]
-    };
-    table(
-        "Guarantees of the stores, and what was observed",
-        &columns,
-        stores.iter().map(row).collect(),
-    )
+fn facts(store: &Store, choice: &Choice) -> String {
+    let to_run = store.to_run.as_ref().map(|to_run| format!("you run: {to_run}"));
+    choice.seen.iter().cloned().chain(to_run).collect::<Vec<_>>().join(" · ")
 }

@@ -16,7 +16,7 @@ pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
         number("sold", "pieces"),
         number("left", "pieces"),
         number("oversold", "pieces"),
-        number("took", "s"),
+        number("took", ""),
         number("errors", "buyers"),
     ];
     let rows = stores.iter().flat_map(|named| {
@@ -49,7 +49,7 @@ fn row(named: Named<'_>, sale: &FlashSale, guard: &str, result: &Sale) -> Vec<Ce
         Cell::count(result.sold.into()),
         Cell::count(result.left.into()),
         Cell::count(result.oversold.into()).alarm_if(result.oversold > 0),
-        Cell::figure(Some(result.took_s)),
+        Cell::time_s(Some(result.took_s)),
         Cell::count(result.errors.into()),
     ]
 }

@@ -1,25 +1,31 @@
-//! Section 7: what was measured, on what, and how to do it again.
+//! Section 8: what was measured, on what, and how to do it again.
 
 use maud::{Markup, html};
 
 use crate::compare::data::Comparison;
-use crate::compare::report::numbers::{bytes, figure};
+use crate::compare::report::numbers::{bytes, figure, time_s};
 use crate::compare::report::stores::Named;
 use crate::compare::report::table::{Cell, store, table, text};
 
 pub(crate) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
-    let columns = [text("store"), text("settings"), text("servers")];
+    let columns = [text("store"), text("settings"), text("servers"), text("you run")];
     let row = |named: &Named<'_>| {
         let servers = named.store.servers.join(", ");
         let servers = if servers.is_empty() { "–" } else { &servers };
-        vec![store(*named), Cell::text(&named.store.settings), Cell::text(servers)]
+        let to_run = named.store.to_run.as_deref().unwrap_or("–");
+        vec![
+            store(*named),
+            Cell::text(&named.store.settings),
+            Cell::text(servers),
+            Cell::text(to_run),
+        ]
     };
     let machine = &comparison.machine;
     let facts = [
         ("Command", html! { code { (comparison.command) } }),
         ("Seed", html! { (comparison.seed) }),
         ("Began", html! { (comparison.began) }),
-        ("Took", html! { (figure(comparison.took_s)) " s" }),
+        ("Took", html! { (time_s(comparison.took_s)) }),
         (
             "Each measurement of speed",
             html! {
@@ -40,27 +46,18 @@ pub(crate) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
         dl { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } }
         h3 { "How to read this" }
         ul {
-            li { "Clients, servers and this program share one machine: there is no network between "
-                "them. Add your network's round trips to what a lock costs." }
+            li { (comparison.between()) ", and clients, servers and this program share one machine. "
+                @if comparison.network.is_none() {
+                    "Add your network's round trips to what a lock costs, or measure with, for example, "
+                    code { "--rtt 0.5ms" } "." } }
             li { "Differences within the spread of repeated runs mean nothing." }
             li { "A store in which no overlap was seen may still have some: the bound says how rare "
                 "they are at least. Its guarantees say what must fail first." }
             li { "The seed decides which faults come in which order; times are those of real "
                 "processes and differ from run to run." }
-        }
-    }
-}
-
-/// The settings of a chart's stores, in its caption.
-pub(crate) fn note(stores: &[Named<'_>]) -> Markup {
-    html! {
-        details.note {
-            summary { "Settings and versions" }
-            @for named in stores {
-                p {
-                    strong { (named.short()) } ": " (named.store.settings)
-                    @if let Some(version) = named.store.servers.first() { " (" (version) ")" }
-                }
+            @if !stores.iter().any(|named| named.store.store.starts_with("redis-cluster")) {
+                li { "redis-cluster was not measured. It is three masters of the same server, with a "
+                    "replica each: " code { "fencelock-lab compare redis-cluster" } " measures it." }
             }
         }
     }

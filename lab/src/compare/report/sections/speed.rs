@@ -1,13 +1,13 @@
-//! Section 2: throughput and latency against clients and against locks.
+//! Section 5: throughput and latency against clients and against locks.
 
 use maud::{Markup, html};
 
-use super::settings;
 use crate::compare::data::{Comparison, Load, Spread, Store};
-use crate::compare::report::charts::{Axis, Curve, Point, lines};
-use crate::compare::report::figure::{Figure, HALF, missing, not_measured};
-use crate::compare::report::numbers::{exact, exact_us, figure, time_us};
+use crate::compare::report::charts::{Axis, Curve, Point, lines, lines_height};
+use crate::compare::report::figure::{Figure, half, missing, not_measured};
+use crate::compare::report::numbers::{exact, exact_us, figure, time_us, upper};
 use crate::compare::report::stores::{Named, without};
+use crate::compare::report::summary::can_prefer;
 use crate::compare::report::table::{Cell, folded, number, store, table, text};
 
 /// One way to load the stores.
@@ -73,20 +73,19 @@ const MEASURES: [Measure; 2] = [
 pub(crate) fn section(comparison: &Comparison, stores: &[Named<'_>]) -> Markup {
     html! {
         p { "An acquisition and its release are a pair. Clients are tasks of one process that share "
-            "its connections. Both axes are logarithmic; whiskers reach from the least to the most of "
-            (comparison.repeats) " runs of " (figure(comparison.seconds)) " s each, the line goes "
-            "through their medians." }
+            "its connections. Both axes are logarithmic. Runs of " (figure(comparison.seconds)) " s; "
+            (comparison.runs()) "." }
         @for workload in &WORKLOADS {
             h3 { (workload.title) }
             p { (workload.what) }
-            (drawn(workload, stores))
+            (drawn(workload, stores, comparison))
         }
         h3 { "A fixed rate" }
-        (fixed_rate(stores))
+        (fixed_rate(stores, can_prefer(comparison)))
     }
 }
 
-fn drawn(workload: &Workload, stores: &[Named<'_>]) -> Markup {
+fn drawn(workload: &Workload, stores: &[Named<'_>], comparison: &Comparison) -> Markup {
     let shown: Vec<Named<'_>> =
         stores.iter().copied().filter(|named| !(workload.of)(named.store).is_empty()).collect();
     if shown.is_empty() {
@@ -94,26 +93,35 @@ fn drawn(workload: &Workload, stores: &[Named<'_>]) -> Markup {
     }
     let absent = without(stores, |store| !(workload.of)(store).is_empty());
     html! {
-        div.pair { @for measure in &MEASURES { (chart(workload, measure, &shown)) } }
+        div.pair { @for measure in &MEASURES { (chart(workload, measure, &shown, comparison)) } }
         (missing(&absent))
         (figures(workload, &shown))
     }
 }
 
-fn chart(workload: &Workload, measure: &Measure, shown: &[Named<'_>]) -> Markup {
+fn chart(
+    workload: &Workload,
+    measure: &Measure,
+    shown: &[Named<'_>],
+    comparison: &Comparison,
+) -> Markup {
     let loads = || shown.iter().flat_map(|named| (workload.of)(named.store));
     let x = Axis::steps(workload.axis, loads().map(workload.grows));
-    let y =
-        Axis::decades(measure.axis, loads().map(|load| (measure.of)(load).median), measure.label);
-    let curve = |named: &Named<'_>| {
-        let point = |load: &Load| {
-            let Spread { median, min, max } = (measure.of)(load);
-            Point { x: (workload.grows)(load).into(), y: median, spread: Some((min, max)) }
+    // With the ends of the whiskers: what was measured lies inside.
+    let values = loads().map(measure.of).flat_map(|of| [of.min, of.median, of.max]);
+    let y = Axis::decades(measure.axis, values, measure.label);
+    let curves = |letters: usize| -> Vec<Curve> {
+        let curve = |named: &Named<'_>| {
+            let point = |load: &Load| {
+                let Spread { median, min, max } = (measure.of)(load);
+                Point { x: (workload.grows)(load).into(), y: median, spread: (min, max) }
+            };
+            let mut points: Vec<Point> = (workload.of)(named.store).iter().map(point).collect();
+            points.sort_by(|one, other| one.x.total_cmp(&other.x));
+            Curve { place: named.place, name: named.within(letters), points }
         };
-        let points = (workload.of)(named.store).iter().map(point).collect();
-        Curve { place: named.place, points, has_marks: true }
+        shown.iter().map(curve).collect()
     };
-    let curves: Vec<Curve> = shown.iter().map(curve).collect();
     let last = |named: &Named<'_>| {
         let load = (workload.of)(named.store).iter().max_by_key(|load| (workload.grows)(load))?;
         let value = (measure.show)((measure.of)(load).median);
@@ -126,12 +134,13 @@ fn chart(workload: &Workload, measure: &Measure, shown: &[Named<'_>]) -> Markup 
         alternative: at_most.join("; "),
         caption: html! {
             @if workload.axis == "locks" { (clients) " clients. " }
-            "Medians; whiskers from the least to the most." (settings::note(shown))
+            (upper(&comparison.runs())) "."
         },
-        legend: shown,
-        sizes: HALF,
+        sizes: half([360, 300].map(|height| lines_height(shown.len(), height))),
     }
-    .draw(|area, frame| lines(area, frame, (&x, &y), &curves))
+    .draw(|area, frame| {
+        lines(area, frame, (&x, &y), &curves(if frame.is_narrow() { 14 } else { 22 }))
+    })
 }
 
 fn figures(workload: &Workload, shown: &[Named<'_>]) -> Markup {
@@ -158,30 +167,28 @@ fn figures(workload: &Workload, shown: &[Named<'_>]) -> Markup {
     folded(&format!("{}: the figures", workload.title), &columns, rows.collect())
 }
 
-fn fixed_rate(stores: &[Named<'_>]) -> Markup {
-    let columns = [
+/// The last column teaches something only where there is enough to correct.
+fn fixed_rate(stores: &[Named<'_>], with_uncorrected: bool) -> Markup {
+    let mut columns = vec![
         text("store"),
         number("asked", "pairs/s"),
         number("done", "pairs/s"),
-        number("p50", "µs"),
-        number("p99", "µs"),
-        number("p99.9", "µs"),
-        number("max", "µs"),
-        number("p99, uncorrected", "µs"),
+        number("p50", ""),
+        number("p99", ""),
+        number("p99.9", ""),
+        number("max", ""),
     ];
+    if with_uncorrected {
+        columns.push(number("p99, uncorrected", ""));
+    }
     let row = |named: &Named<'_>| {
         let rate = named.store.fixed_rate.as_ref()?;
-        let figures = [
-            rate.asked_per_s,
-            rate.done_per_s,
-            rate.acquire_p50_us,
-            rate.acquire_p99_us,
-            rate.acquire_p999_us,
-            rate.acquire_max_us,
-            rate.uncorrected_p99_us,
-        ];
-        let figures = figures.map(|value| Cell::figure(Some(value)));
-        Some([store(*named)].into_iter().chain(figures).collect())
+        let rates = [rate.asked_per_s, rate.done_per_s].map(|value| Cell::figure(Some(value)));
+        let times =
+            [rate.acquire_p50_us, rate.acquire_p99_us, rate.acquire_p999_us, rate.acquire_max_us];
+        let times = times.into_iter().chain(with_uncorrected.then_some(rate.uncorrected_p99_us));
+        let times = times.map(|us| Cell::time_us(Some(us)));
+        Some([store(*named)].into_iter().chain(rates).chain(times).collect())
     };
     let rows: Vec<Vec<Cell>> = stores.iter().filter_map(row).collect();
     if rows.is_empty() {
@@ -190,8 +197,8 @@ fn fixed_rate(stores: &[Named<'_>]) -> Markup {
     html! {
         p { "Clients ask at fixed times, at half of the highest throughput, whether or not others still "
             "wait. A stall counts for every client that it delayed: HdrHistogram adds the latencies of "
-            "the requests that could not be sent (coordinated omission). The last column is without "
-            "that correction." }
+            "the requests that could not be sent (coordinated omission)."
+            @if with_uncorrected { " The last column is without that correction." } }
         (table("Time to acquire at a fixed rate", &columns, rows))
         (missing(&without(stores, |store| store.fixed_rate.is_some())))
     }

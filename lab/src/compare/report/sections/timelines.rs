@@ -1,12 +1,11 @@
-//! Section 4: grants around each kind of failure.
+//! Section 3: grants around each kind of failure.
 
 use maud::{Markup, html};
 
-use super::settings;
 use crate::compare::data::Timeline;
 use crate::compare::report::charts::{Panel, panel_height, panels};
 use crate::compare::report::figure::{Figure, missing, not_measured};
-use crate::compare::report::numbers::{exact, figure, upper};
+use crate::compare::report::numbers::{time_s, upper};
 use crate::compare::report::stores::{Named, without};
 use crate::compare::report::table::{Cell, Column, folded, number, store, table, text};
 
@@ -22,11 +21,20 @@ pub(crate) fn section(stores: &[Named<'_>]) -> Markup {
     }
     html! {
         p { "Grants of one lock in each tenth of a second. Red line: the failure; shaded: from the "
-            "failure until the repair. Each panel's axis begins at 0 and names its maximum." }
+            "failure until the repair. Each panel's axis begins at 0 and names its maximum. No lock of a "
+            "dead holder is free before its TTL, here " (ttls(stores)) "." }
+        div.pair { @for failure in &failures { (chart(failure, stores)) } }
         (standstills(&failures, stores))
         (figures(stores))
-        div.pair { @for failure in failures { (chart(failure, stores)) } }
     }
+}
+
+fn ttls(stores: &[Named<'_>]) -> String {
+    let timelines = stores.iter().flat_map(|named| &named.store.timelines);
+    let mut ttls: Vec<String> = timelines.map(|timeline| time_s(timeline.ttl_s)).collect();
+    ttls.sort();
+    ttls.dedup();
+    ttls.join(" or ")
 }
 
 fn chart(failure: &str, stores: &[Named<'_>]) -> Markup {
@@ -41,16 +49,13 @@ fn chart(failure: &str, stores: &[Named<'_>]) -> Markup {
         .map(|(named, timeline)| format!("{}: {}", named.short(), standstill(timeline)))
         .collect();
     let clients = hit.iter().map(|(_, timeline)| timeline.clients).max().unwrap_or(0);
-    let named: Vec<Named<'_>> = hit.iter().map(|(named, _)| *named).collect();
     let height = panel_height(shown.len());
     Figure {
         title: format!("{}: grants per 100 ms", upper(failure)),
         alternative: said.join("; "),
         caption: html! {
             (clients) " clients loop over one lock, with holds of a few milliseconds."
-            (settings::note(&named))
         },
-        legend: &[],
         sizes: [(560, height), (340, height)],
     }
     .draw(|area, frame| panels(area, frame, &shown))
@@ -70,7 +75,7 @@ fn panel(named: Named<'_>, timeline: &Timeline) -> Panel {
 
 fn standstill(timeline: &Timeline) -> String {
     match timeline.came_back {
-        true => format!("{} s stall", exact(timeline.without_progress_s)),
+        true => format!("{} stall", time_s(timeline.without_progress_s)),
         false => "did not come back".to_owned(),
     }
 }
@@ -79,7 +84,7 @@ fn standstill(timeline: &Timeline) -> String {
 fn standstills(failures: &[&str], stores: &[Named<'_>]) -> Markup {
     let columns: Vec<Column> = [text("store")]
         .into_iter()
-        .chain(failures.iter().map(|failure| number((*failure).to_owned(), "s")))
+        .chain(failures.iter().map(|failure| number((*failure).to_owned(), "")))
         .collect();
     let cell = |named: &Named<'_>, failure: &str| {
         let timelines = &named.store.timelines;
@@ -88,9 +93,9 @@ fn standstills(failures: &[&str], stores: &[Named<'_>]) -> Markup {
         };
         let seconds = timeline.without_progress_s;
         match timeline.came_back {
-            true => Cell::figure(Some(seconds)),
+            true => Cell::time_s(Some(seconds)),
             false => {
-                Cell::markup(html! { "over " (figure(seconds)) }).sorted_by(seconds).alarm_if(true)
+                Cell::markup(html! { "over " (time_s(seconds)) }).sorted_by(seconds).alarm_if(true)
             }
         }
     };
@@ -107,8 +112,8 @@ fn figures(stores: &[Named<'_>]) -> Markup {
     let columns = [
         text("store"),
         text("failure"),
-        number("without progress", "s"),
-        number("failure lasted", "s"),
+        number("without progress", ""),
+        number("failure lasted", ""),
         number("errors returned", "errors"),
         text("came back"),
     ];
@@ -118,8 +123,8 @@ fn figures(stores: &[Named<'_>]) -> Markup {
             vec![
                 store(*named),
                 Cell::text(&timeline.failure),
-                Cell::figure(Some(timeline.without_progress_s)),
-                Cell::figure(Some(lasted as f64 / 1000.0)),
+                Cell::time_s(Some(timeline.without_progress_s)),
+                Cell::time_s(Some(lasted as f64 / 1000.0)),
                 Cell::count(timeline.errors),
                 Cell::text(if timeline.came_back { "yes" } else { "no" })
                     .alarm_if(!timeline.came_back),
