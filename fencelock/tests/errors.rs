@@ -321,8 +321,7 @@ fn without_a_runtime_connecting_is_an_error_and_no_panic() {
              function under #[tokio::main], or in Runtime::block_on"
         );
     }
-    let error =
-        fencelock::memory::Memory::new().locks(Settings::default()).expect_err("no runtime");
+    let error = fencelock::Memory::new().locks(Settings::default()).expect_err("no runtime");
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
 

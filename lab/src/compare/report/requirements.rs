@@ -35,9 +35,9 @@ struct Metric {
 /// Each is absent where it was not measured.
 #[derive(Clone, Copy, Debug)]
 enum Test {
-    Is(fn(Named<'_>) -> Option<bool>),
-    Below(Unit, fn(Named<'_>) -> Option<f64>),
-    Above(Unit, fn(Named<'_>) -> Option<f64>),
+    Is(fn(&Named<'_>) -> Option<bool>),
+    Below(Unit, fn(&Named<'_>) -> Option<f64>),
+    Above(Unit, fn(&Named<'_>) -> Option<f64>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +106,7 @@ const METRICS: [Metric; 9] = [
     Metric {
         name: "idle-traffic",
         what: "bytes of a held lock in a minute, at a TTL of 30 s",
-        test: Test::Below(Unit::BytesPerMinute, Named::idle_bytes),
+        test: Test::Below(Unit::BytesPerMinute, |named| named.idle_bytes()),
     },
 ];
 
@@ -144,9 +144,9 @@ impl Requirement {
     pub(super) fn answer(&self, named: Named<'_>) -> Answer {
         let bound = self.bound.unwrap_or_default();
         let is_met = match self.metric.test {
-            Test::Is(is) => is(named),
-            Test::Below(_, of) => of(named).map(|value| value < bound),
-            Test::Above(_, of) => of(named).map(|value| value > bound),
+            Test::Is(is) => is(&named),
+            Test::Below(_, of) => of(&named).map(|value| value < bound),
+            Test::Above(_, of) => of(&named).map(|value| value > bound),
         };
         match is_met {
             Some(true) => Answer::Met,
@@ -158,7 +158,7 @@ impl Requirement {
     /// The figure that was measured, if it is one.
     pub(super) fn measured(&self, named: Named<'_>) -> Option<String> {
         let (Test::Below(unit, of) | Test::Above(unit, of)) = self.metric.test else { return None };
-        Some(match (of(named)?, unit) {
+        Some(match (of(&named)?, unit) {
             (value, _) if value.is_infinite() => "did not come back".to_owned(),
             (us, Unit::Time) if us >= 1e6 || us == 0.0 => time_s(us / 1e6),
             (us, Unit::Time) => time_us(us),
