@@ -16,8 +16,6 @@ mod tls;
 pub(crate) use dial::{ConnectionTask, Dialled};
 pub(crate) use endpoint::Target;
 pub(crate) use host::HostPort;
-#[cfg(feature = "redlock")]
-pub(crate) use host::about;
 pub use login::Credentials;
 pub(crate) use login::Login;
 pub(crate) use options::ConnectOptions;

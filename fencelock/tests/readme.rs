@@ -1,24 +1,21 @@
 //! The test that the README shows.
 
-use std::time::Duration;
+use fencelock::{ErrorKind, Locks};
+use fencelock_testkit::TestStore;
 
-#[tokio::test(start_paused = true)]
-async fn a_hold_outlives_its_ttl_and_a_wait_takes_its_limit() -> fencelock::Result<()> {
-    let locks = fencelock::connect("mem://").await?;
+#[fencelock_testkit::test(mem, file, redis, zk)]
+async fn work_ends_when_its_lock_is_lost(locks: Locks, store: TestStore) -> fencelock::Result<()> {
     let guard = locks.lock("report").acquire().await?;
-    tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert!(guard.is_held(), "renewed all the while");
-
-    let asked = tokio::time::Instant::now();
-    let second = locks.lock("report").wait_at_most(Duration::from_secs(2)).try_acquire().await?;
-    assert!(second.is_none() && asked.elapsed() == Duration::from_secs(2));
-    guard.release().await
+    let work = guard.run(std::future::pending::<()>());
+    let (work, lost) = tokio::join!(work, store.lose("report")); // or cut_off, slow, freeze, restart
+    assert_eq!(work.unwrap_err().kind(), ErrorKind::Lost);
+    lost
 }
 
 #[test]
 fn the_readme_shows_this_test() {
     let (_, shown) = include_str!("../../README.md")
-        .split_once("```rust\n#[tokio::test")
+        .split_once("```rust\n#[fencelock_testkit::test")
         .expect("the README shows a test");
     let (shown, _) = shown.split_once("```").expect("the code has an end");
     assert!(include_str!("readme.rs").contains(shown), "the README shows another test:\n{shown}");

@@ -12,12 +12,3 @@ impl std::fmt::Display for HostPort {
         write!(f, "{}:{}", self.name, self.port)
     }
 }
-
-/// A message about a server, which names it once.
-pub(crate) fn about(host: &impl std::fmt::Display, message: &str) -> String {
-    let host = host.to_string();
-    match message.contains(&host) {
-        true => message.to_owned(),
-        false => format!("{host}: {message}"),
-    }
-}

@@ -9,3 +9,12 @@ pub(crate) mod quorum;
 pub(crate) mod record;
 pub(crate) mod view;
 pub(crate) mod waiters;
+
+/// A message about a node, which names it once.
+pub(crate) fn about(host: &impl std::fmt::Display, message: &str) -> String {
+    let host = host.to_string();
+    match message.contains(&host) {
+        true => message.to_owned(),
+        false => format!("{host}: {message}"),
+    }
+}

@@ -12,9 +12,10 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::time::Instant;
 
 use super::membership::Membership;
-use crate::connection::{ConnectOptions, ConnectionTask, Dialled, HostPort, Target, about};
+use crate::connection::{ConnectOptions, ConnectionTask, Dialled, HostPort, Target};
 use crate::protocol::error::{explain, protocol_error};
 use crate::redlock::config::{RedlockStore, SCHEME};
+use crate::redlock::node::about;
 use crate::redlock::node::record::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
 use crate::redlock::rules::clocks::{Offset, micros};
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};

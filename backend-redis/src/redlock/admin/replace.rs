@@ -13,8 +13,8 @@ use super::membership::Membership;
 use super::nodes::{
     NodeConnection, WallClock, at, explain_at, parse, reach_all, refuse_twins, require_all,
 };
-use crate::connection::about;
 use crate::redlock::config::RedlockStore;
+use crate::redlock::node::about;
 use crate::redlock::node::quorum::by_node;
 use crate::redlock::rules::incarnation::{IncarnationRecord, RecordState};
 use crate::redlock::rules::votes::majority;
