@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use fencelock::{Error, ErrorKind, Result};
 use tempfile::{Builder, NamedTempFile};
 
@@ -30,11 +31,26 @@ pub const LOST: u8 = 79;
 /// The exit code.
 pub fn arguments<Cli: clap::Parser>() -> std::result::Result<Cli, ExitCode> {
     let arguments = without_help_of_help(&Cli::command(), std::env::args_os().collect());
-    Cli::try_parse_from(arguments).map_err(|error| {
+    Cli::try_parse_from(arguments).map_err(|mut error| {
+        suggest_a_subcommand(&mut error, &Cli::command());
         // Printing fails only when the terminal itself is gone.
         let _ = error.print();
         if error.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS }
     })
+}
+
+/// Names the subcommand that was meant. Clap suggests none for letters that changed places in a short
+/// word, such as `rnu`.
+fn suggest_a_subcommand(error: &mut clap::Error, program: &clap::Command) {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
+    };
+    let is_meant = |name: &&str| strsim::damerau_levenshtein(typed, name) == 1;
+    let visible = program.get_subcommands().filter(|it| !it.is_hide_set());
+    if let Some(meant) = visible.map(clap::Command::get_name).find(is_meant) {
+        let meant = ContextValue::Strings(vec![meant.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
 }
 
 /// The arguments without a `--help` after `help`, which clap takes for a command's name.

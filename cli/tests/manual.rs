@@ -131,6 +131,21 @@ fn one_page_is_printed_for_a_pager() {
 }
 
 #[test]
+fn a_misspelt_command_is_answered_with_the_one_that_was_meant() {
+    for (typed, meant) in
+        [("rnu", "run"), ("shwo", "show"), ("brake", "break"), ("completion", "completions")]
+    {
+        let output = fencelock(&[typed, "nightly"]);
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains("similar subcommand") && said.contains(&format!("'{meant}'")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn help_has_help() {
     let help = printed(&["--help"]);
     for arguments in [&["help"][..], &["help", "--help"], &["help", "-h"]] {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::Result;
 use fencelock_core::sync::Mutex;
+use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
@@ -77,13 +77,13 @@ fn in_any_order(hosts: &[HostPort]) -> impl Iterator<Item = &HostPort> {
 /// delay the others. RFC 8305, section 5, recommends this value for the addresses of one host.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// The first reply of any of `hosts`; the last error if none replies.
+/// The first reply of any of `hosts`; the error that [says most](of_both) if none replies.
 async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
     hosts: &'a [HostPort],
     if_none: &str,
     ask: impl Fn(&'a HostPort) -> Asking,
 ) -> Result<T> {
-    let mut error = unreachable(if_none);
+    let mut error = None;
     let mut hosts = in_any_order(hosts);
     let mut asked = FuturesUnordered::new();
     loop {
@@ -93,12 +93,21 @@ async fn first_of<'a, T, Asking: Future<Output = Result<T>>>(
         tokio::select! {
             answer = asked.next() => match answer {
                 Some(Ok(answer)) => return Ok(answer),
-                Some(Err(failed)) => error = failed,
-                None => return Err(error),
+                Some(Err(failed)) => error = Some(of_both(error, failed)),
+                None => return Err(error.unwrap_or_else(|| unreachable(if_none))),
             },
             () = tokio::time::sleep(HEAD_START), if !is_last => {}
         }
     }
+}
+
+/// The error of two hosts. A refusal, such as of the password, says what to change; it is final only
+/// if no host could still answer otherwise.
+fn of_both(earlier: Option<Error>, failed: Error) -> Error {
+    let Some(earlier) = earlier else { return failed };
+    let is_final = !earlier.is_retryable() && !failed.is_retryable();
+    let refused = if earlier.kind() == ErrorKind::Unreachable { failed } else { earlier };
+    refused.retryable(!is_final)
 }
 
 /// The master's address, from the first sentinel that knows it.
@@ -126,7 +135,8 @@ async fn ask_sentinels(
             // A final error, not a refusal: the server does not know the command.
             Err(failed) if failed.code() == Some("ERR") => {
                 let HostPort { name, port } = sentinel;
-                Err(unreachable(format!("{name}:{port} is not a sentinel; use redis://")))
+                let message = format!("{name}:{port} is not a sentinel; use redis://");
+                Err(Error::new(ErrorKind::Refused, message))
             }
             Err(failed) => Err(explain(failed)),
         }
@@ -189,5 +199,20 @@ mod tests {
         assert!(failed.await.unwrap_err().message().starts_with("h:"));
         let none = first_of(&[], "none is named", |_| async { Ok(()) });
         assert_eq!(none.await.unwrap_err().message(), "none is named");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_final_if_no_host_could_answer_otherwise() {
+        let refused = || Error::new(ErrorKind::Refused, "give a password");
+        let hosts = hosts(3);
+        let all = first_of(&hosts, "none", |_| async { Err::<(), _>(refused()) }).await;
+        assert!(all.is_err_and(|error| !error.is_retryable()));
+        for away in 0..3 {
+            let one_is_away = first_of(&hosts, "none", |host| async move {
+                Err::<(), _>(if host.port == away { unreachable("away") } else { refused() })
+            });
+            let error = one_is_away.await.expect_err("none answers");
+            assert!(error.is_retryable() && error.message() == "give a password", "{error}");
+        }
     }
 }
