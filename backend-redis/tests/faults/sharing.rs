@@ -66,14 +66,17 @@ async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
         let (alone, whole) = (line.clone(), line.clone());
         let alone = FakeRedis::start(move |call| call.each(&alone)).await;
         let locks = connect(&alone.url("")).await;
-        let expected = loop {
-            let lock = locks.lock("lock").wait_at_most(ms(200));
-            let expected = class(&lock.acquire().await.expect_err("an error"));
-            // On a busy machine there may be no reply in time.
-            if expected.contains("these are the server's words") {
-                break expected;
+        let expected = async {
+            loop {
+                let lock = locks.lock("lock").wait_at_most(ms(200));
+                let expected = class(&lock.acquire().await.expect_err("an error"));
+                // On a busy machine there may be no reply in time.
+                if expected.contains(code) {
+                    return expected;
+                }
             }
         };
+        let expected = within(PATIENCE, "the error names its code", expected).await;
         let each: fn(&Call, &str) -> String = |call, line| call.each(line);
         let at_once: fn(&Call, &str) -> String = |_, line| line.to_owned();
         for answer in [each, at_once] {
