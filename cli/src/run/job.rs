@@ -190,7 +190,12 @@ async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outc
     let until = Instant::now().checked_add(bound);
     let released = unless_interrupted(signals, timeout(bound, guard.release())).await;
     let unconfirmed = match released {
-        Ok(Ok(Ok(()))) | Err(_) => return Done::from(outcome),
+        Ok(Ok(Ok(()))) => return Done::from(outcome),
+        // The end of the connection sends it again. A signal must not make a silent store wait longer.
+        Err(_) => {
+            let leave_by = until.map(|until| until.min(Instant::now() + LEAVE_WITHIN));
+            return Done { outcome, leave_by };
+        }
         Ok(Ok(Err(error))) if error.kind() == ErrorKind::NotHeld => {
             return Done::from(match outcome {
                 Outcome::Ended(_) | Outcome::Interrupted(_) => {

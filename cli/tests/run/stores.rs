@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestZooKeeper};
 
-use crate::support::{Job, Scratch, redis};
+use rustix::process::Signal;
+
+use crate::support::{Job, Scratch, children, eventually, redis};
 
 /// Much longer than any wait here takes, much shorter than the wrong wait.
 const SOON: Duration = Duration::from_secs(12);
@@ -81,6 +83,27 @@ async fn after_a_loss_a_silent_store_is_waited_for_until_a_second_after_the_leas
         let status = std::fs::read_to_string(here.path("status")).expect("written");
         assert!(status.contains("no renewal was confirmed in time"), "{status}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_does_not_prolong_the_wait_for_a_silent_store() {
+    let here = Scratch::new();
+    let server = redis().await;
+    let url = server.url();
+    let options = ["--ttl", "2s", "--grace", "0s", "--url", &url];
+    let script = "echo up; read x; echo done";
+    let mut job = here.start(&[&options[..], &["job", "--", "sh", "-c", script]].concat());
+    assert_eq!(job.line(), "up");
+    server.freeze().await.expect("frozen");
+    job.hang_up();
+    assert_eq!(job.line(), "done");
+    eventually("the command is over", || children(job.pid()).is_empty());
+    let start = Instant::now();
+    job.send(Signal::TERM);
+    assert_eq!(job.code(), 0);
+    // What is left of the lease, and a second; a connection alone may take 5 s to end.
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(4500), "{took:?} after a lease of 2 s");
 }
 
 /// The message and the duration of `fencelock run` on a store that does not answer.
