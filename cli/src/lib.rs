@@ -110,10 +110,11 @@ pub fn say(message: &str) {
     let _ = writeln!(io::stderr(), "fencelock: {}", one_line(message));
 }
 
-/// A message of several lines as one line.
+/// A message of several lines as one line. It may repeat what a server said, so other control characters
+/// are replaced too: a terminal would carry them out.
 #[must_use]
 pub fn one_line(message: &str) -> String {
-    message.replace(['\n', '\r'], " ")
+    message.replace(char::is_control, " ")
 }
 
 /// Replaces `file` by one with this content. Readers see the whole new file or the old one.
@@ -146,6 +147,11 @@ pub fn new_beside(file: &Path) -> io::Result<NamedTempFile> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_is_one_line_without_escape_sequences() {
+        assert_eq!(one_line("a\r\nb\u{1b}[2J\u{9b}31mc"), "a  b [2J 31mc");
+    }
 
     #[test]
     fn a_cause_that_the_error_repeats_is_shown_once() {
