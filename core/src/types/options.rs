@@ -101,8 +101,16 @@ pub(crate) fn format_duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
+/// The characters by which Unicode overrides or isolates the direction of a text. They are invisible, and
+/// would show what follows a label in another order.
+fn sets_direction(character: char) -> bool {
+    matches!(character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// A human-readable label of a client: host, process and the user's own text. At most 120 bytes,
-/// without control characters; every client that can read the store sees it.
+/// without characters that control a terminal or the direction of the text; every client that can
+/// read the store sees it.
 ///
 /// ```
 /// # use fencelock_core as fencelock;
@@ -118,11 +126,11 @@ impl Label {
     /// The longest label, in bytes: every claim carries it.
     pub const MAX_BYTES: usize = 120;
 
-    /// `text` with each run of control characters and white space replaced by one space, cut to 120
-    /// bytes.
+    /// `text` with each run of white space and of characters that control a terminal or the direction
+    /// of the text replaced by one space, cut to 120 bytes.
     #[must_use]
     pub fn new(text: &str) -> Label {
-        let plain = text.replace(char::is_control, " ");
+        let plain = text.replace(|c: char| c.is_control() || sets_direction(c), " ");
         let mut words = plain.split_whitespace().collect::<Vec<_>>().join(" ");
         words.truncate(words.floor_char_boundary(Label::MAX_BYTES));
         Label(words.into())
@@ -314,6 +322,12 @@ mod tests {
         assert_eq!(parse_duration("1m30s").unwrap(), Duration::from_secs(90));
         let error = parse_duration("30").unwrap_err();
         assert!(error.to_string().contains("such as 500ms, 2s or 1m30s"), "{error}");
+    }
+
+    #[test]
+    fn a_label_cannot_rearrange_the_line_it_is_shown_in() {
+        let label = Label::new("web\u{202e}1\u{2066} pid\u{1b}[2J");
+        assert_eq!(label.as_str(), "web 1 pid [2J");
     }
 
     #[test]
