@@ -177,10 +177,11 @@ impl Chosen<'_> {
         if !self.is_holder {
             return "It is notified at once; it gives up, or queues again at the end.".to_owned();
         }
-        // A grant of ours has a token, unless the store lost its data.
-        let notified = match self.who.token {
-            Some(_) => "It is notified at once",
-            None => "It is notified at once, unless it is a client of another library",
+        // On Redis a grant of ours has a token, unless the server lost its data. On ZooKeeper each
+        // node has one, also those of Curator.
+        let notified = match (self.who.token, profile.renewal) {
+            (Some(_), RenewalPlan::None | RenewalPlan::ThirdOfTtl) => "It is notified at once",
+            _ => "It is notified at once, unless it is a client of another library",
         };
         let otherwise = match profile.renewal {
             RenewalPlan::None => "",
@@ -265,7 +266,9 @@ mod tests {
             of(&who, true, RenewalPlan::ThirdOfTtl).contains("unless it is a client of another")
         );
         let second = std::time::Duration::from_secs(1);
-        assert!(of(&ours, true, RenewalPlan::Every(second)).contains("connected again"));
+        let of_session = of(&ours, true, RenewalPlan::Every(second));
+        assert!(of_session.contains("unless it is a client of another"), "{of_session}");
+        assert!(of_session.contains("connected again"), "{of_session}");
         assert!(of(&who, false, RenewalPlan::None).contains("queues again"));
     }
 }
