@@ -116,7 +116,7 @@ pub(crate) struct Config {
     /// The TTL of a URL without `ttl=`.
     pub(crate) ttl: Option<Ttl>,
     pub(crate) label: Option<String>,
-    /// Files whose password all users of the machine can read.
+    /// Files that all users of the machine can change, or read a password in.
     pub(crate) warnings: Vec<String>,
     /// Changes to a command's environment, by which a nested command finds the same store: `None`
     /// for a variable to remove.
@@ -201,12 +201,15 @@ impl Places<'_> {
         let named_by_option = options.config.is_some();
         if let Some(path) = options.config {
             let path = absolute(&path)?;
-            let had_url = config.url.is_some();
+            let (had_url, had_reach) = (config.url.is_some(), config.reach.is_some());
             config.add_file(&path)?;
+            // A nested command would prefer these variables to the file.
             if !had_url && config.url.is_some() {
-                // A nested command would prefer these to the file.
                 config.environment.push((URL_VARIABLE, None));
                 config.environment.push((URL_FILE_VARIABLE, None));
+            }
+            if !had_reach && config.reach.is_some() {
+                config.environment.push((REACH_VARIABLE, None));
             }
             config.environment.push((CONFIG_VARIABLE, Some(path.into())));
         }
@@ -236,6 +239,7 @@ impl Places<'_> {
         {
             let path = absolute(Path::new(&path))?;
             let value = file::url_in(&path).map_err(|why| format!("{URL_FILE_VARIABLE}: {why}"))?;
+            config.warn_of_writers(&path);
             config.warn_of_readers(&path, &value);
             config.url = Some(Setting { value, from: path.display().to_string() });
             config.environment.push((URL_FILE_VARIABLE, Some(path.into())));
@@ -297,6 +301,7 @@ impl Config {
     /// Adds the settings of a configuration file that no stronger place has.
     fn add_file(&mut self, path: &Path) -> Result<(), String> {
         let Content { url, reach, ttl, label } = Content::read(path)?;
+        self.warn_of_writers(path);
         let from = || path.display().to_string();
         if let (None, Some(value)) = (&self.url, url) {
             self.warn_of_readers(path, &value);
@@ -308,6 +313,16 @@ impl Config {
         self.ttl = self.ttl.or(ttl);
         self.label = self.label.take().or(label);
         Ok(())
+    }
+
+    /// Another user could name a store in which this user's locks exclude nothing.
+    fn warn_of_writers(&mut self, path: &Path) {
+        if file::others_can_write(path) {
+            let path = path.display();
+            self.warnings.push(format!(
+                "all users of this machine can change the store in {path}; chmod o-w {path}"
+            ));
+        }
     }
 
     fn warn_of_readers(&mut self, path: &Path, url: &str) {
@@ -410,7 +425,8 @@ mod tests {
     fn a_nested_command_finds_the_same_store() {
         let mut here = Here::new();
         here.set(URL_VARIABLE, "redis://environment");
-        let option = here.write("option", "url = 'redis://option'");
+        here.set(REACH_VARIABLE, "machine");
+        let option = here.write("option", "url = 'redis://option'\nreach = 'network'");
         let config = here
             .read(StoreOptions { config: Some(option.clone()), ..NONE })
             .unwrap_or_else(|why| panic!("{why}"));
@@ -421,6 +437,8 @@ mod tests {
             };
         }
         assert_eq!(here.url(NONE), "redis://option");
+        let reach = here.read(NONE).unwrap_or_else(|why| panic!("{why}")).reach;
+        assert_eq!(reach.map(|it| it.value), Some(RequiredReach::Network), "with the same reach");
     }
 
     #[test]
@@ -460,6 +478,22 @@ mod tests {
             let warnings = here.read(NONE).unwrap_or_else(|why| panic!("{why}")).warnings;
             assert_eq!(!warnings.is_empty(), warns, "{text} {mode:o}: {warnings:?}");
             assert!(!warnings.concat().contains("secret"), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_all_users_can_change_is_warned_of() {
+        let mut here = Here::new();
+        for (name, text) in [("user", "reach = 'machine'"), ("url-file", "file:///locks")] {
+            let file = here.write(name, text);
+            here.set(URL_FILE_VARIABLE, here.path("url-file"));
+            here.write("url-file", "file:///locks");
+            for (mode, warns) in [(0o644, 0), (0o646, 1)] {
+                std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+                let warnings = here.read(NONE).unwrap_or_else(|why| panic!("{why}")).warnings;
+                assert_eq!(warnings.len(), warns, "{name} {mode:o}: {warnings:?}");
+            }
+            std::fs::remove_file(file).unwrap();
         }
     }
 

@@ -87,7 +87,16 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 pub(super) fn others_can_read(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o004 != 0)
+    permits_others(path, 0o004)
+}
+
+pub(super) fn others_can_write(path: &Path) -> bool {
+    permits_others(path, 0o002)
+}
+
+/// A device such as `/dev/null` is open to all users, and contains nothing.
+fn permits_others(path: &Path, mode: u32) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & mode != 0)
 }
 
 #[cfg(test)]
