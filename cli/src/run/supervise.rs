@@ -27,6 +27,10 @@ const HOLD_LIMIT: &str = "the limit set by --hold-at-most was reached";
 /// not died of SIGKILL by then hangs in the kernel.
 const DEAD_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long standard error may delay the signal that follows a report: less than the time between SIGKILL
+/// and the lock's end.
+const REPORT_WITHIN: Duration = Duration::from_millis(50);
+
 /// Runs the command while `guard` is held and returns how it ended. An error is the system's.
 pub(super) async fn supervise(
     plan: &Plan,
@@ -284,7 +288,7 @@ impl Supervisor<'_> {
     /// not end with the command's own last output.
     fn report_loss(&mut self, why: &str, then: &str) {
         if !std::mem::replace(&mut self.reported, true) {
-            say(&format!("{}; {then}", self.deadline.lost(why)));
+            say_within(REPORT_WITHIN, format!("{}; {then}", self.deadline.lost(why)));
         }
     }
 
@@ -358,6 +362,21 @@ impl Supervisor<'_> {
 
     fn release_terminal(&mut self) -> bool {
         self.terminal.as_mut().is_some_and(Terminal::take_back)
+    }
+}
+
+/// Writes a message to standard error, and waits no longer than `limit` for it. A full pipe, or a terminal
+/// after Ctrl-S, must not keep the command from being ended.
+fn say_within(limit: Duration, message: String) {
+    let (written, is_written) = std::sync::mpsc::channel();
+    let writing = std::thread::Builder::new().spawn(move || {
+        say(&message);
+        let _ = written.send(());
+    });
+    match writing {
+        Ok(_) => drop(is_written.recv_timeout(limit)),
+        // The signal and the exit code remain.
+        Err(cause) => tracing::debug!(target: "fencelock", %cause, "no thread for a message"),
     }
 }
 

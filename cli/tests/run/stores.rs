@@ -199,6 +199,32 @@ async fn a_loss_is_reported_before_the_command_is_signalled() {
     assert_eq!(job.silence(), [""; 0], "reported once");
 }
 
+/// Like a terminal after Ctrl-S, or a pipe into a program that has stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_standard_error_does_not_keep_a_loss_from_the_command() {
+    let here = Scratch::new();
+    let server = redis().await;
+    let url = server.url();
+    let pipe = here.path("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("coreutils");
+    assert!(made.success());
+    let options = ["--ttl", "3s", "--url", &url, "job", "--", "bash", "-c", LISTENS];
+    let run = here.run(&options);
+    let mut blocked = Command::new("sh");
+    // Opened for both, the pipe has a reader that never reads.
+    blocked.args([
+        "-c",
+        "exec 2<>\"$0\"; timeout 1 dd if=/dev/zero bs=1 count=1000000 >&2; exec \"$@\"",
+    ]);
+    blocked.arg(&pipe).arg(run.get_program()).args(run.get_args());
+    blocked.env("FENCELOCK_CONFIG", "/dev/null");
+    let mut job = Job::start(&mut blocked);
+    assert_eq!(job.line(), "up");
+    server.kill().expect("killed");
+    assert_eq!(job.line(), "term");
+    assert_eq!(job.code(), 79);
+}
+
 const LISTENS: &str = "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done";
 
 #[tokio::test(flavor = "multi_thread")]
