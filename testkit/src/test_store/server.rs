@@ -169,7 +169,8 @@ fn in_directory(given: Option<&str>) -> Result<Opened, Unavailable> {
     let builder = builder.prefix("fencelock-test-");
     let parent = match given {
         Some(url) => {
-            let parsed = StoreUrl::parse(url).map_err(|error| Unavailable::new(chain(&error)))?;
+            let parsed =
+                StoreUrl::parse(url).map_err(|error| Unavailable::new(format!("{error:#}")))?;
             Some(parsed.path().to_owned()).filter(|path| path.starts_with('/') && path != "/")
         }
         None => None,
