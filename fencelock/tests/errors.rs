@@ -33,6 +33,13 @@ async fn an_invalid_url_says_what_is_expected() {
         ("", format!("connect: invalid argument: the store URL is empty: {EXPECTED}")),
         ("redis", format!("connect: invalid argument: invalid store URL: {EXPECTED}")),
         (
+            "file:///var/lib/locks\n",
+            "connect: invalid argument: invalid store URL: white space at its beginning or end, such \
+             as the newline of the file that it was read from; remove it, or percent-encode it in a \
+             name"
+                .to_owned(),
+        ),
+        (
             "localhost:6379",
             format!(
                 "connect: invalid argument: invalid store URL: {EXPECTED}; a Redis server is given \
