@@ -10,8 +10,8 @@ grace=$2
 shift 2
 # The search path of a test may be of any kind.
 PATH=$PATH:/usr/bin:/bin
-# A terminal that is closed must not leave the server behind.
-trap '' HUP INT
+# A terminal that is closed, or a session that ends, must not leave the server behind.
+trap '' HUP INT TERM
 
 (
     "$@" >"$dir/server.log" 2>&1 &
