@@ -167,3 +167,18 @@ fn a_keeper_that_is_told_to_end_still_ends_its_server() {
     until("the server's directory is deleted", || !directory.exists());
     assert!(!answers(port), "the server ends before its directory");
 }
+
+#[test]
+fn a_server_whose_directory_was_deleted_still_ends() {
+    let program = link("deleted");
+    let first = User::join(&program);
+    std::fs::remove_dir_all(&first.directory).unwrap();
+    // Others get a new one.
+    let second = User::join(&program);
+    assert_ne!(second.port, first.port);
+    let (port, directory) = (first.port, second.directory.clone());
+    first.leave();
+    until("the first server ends", || !answers(port));
+    second.leave();
+    until("the second server's directory is deleted", || !directory.exists());
+}
