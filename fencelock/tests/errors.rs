@@ -3,6 +3,7 @@
 
 use std::error::Error as _;
 use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -12,6 +13,8 @@ use fencelock::{
     connect_lazy_with, connect_with, connect_within,
 };
 use fencelock_testkit::servers::{RedisOptions, TestRedis, TestZooKeeper};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 /// A port of which no server makes use.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -29,6 +32,13 @@ async fn an_invalid_url_says_what_is_expected() {
     for (url, says) in [
         ("", format!("connect: invalid argument: the store URL is empty: {EXPECTED}")),
         ("redis", format!("connect: invalid argument: invalid store URL: {EXPECTED}")),
+        (
+            "file:///var/lib/locks\n",
+            "connect: invalid argument: invalid store URL: white space at its beginning or end, such \
+             as the newline of the file that it was read from; remove it, or percent-encode it in a \
+             name"
+                .to_owned(),
+        ),
         (
             "localhost:6379",
             format!(
@@ -229,6 +239,46 @@ async fn a_server_of_another_kind_is_recognized() {
         let error = error_of(&url).await;
         assert_eq!(format!("{error:?}"), format!("connect on {url}: {says}"));
         assert_eq!(error.kind(), kind);
+    }
+}
+
+/// A server that answers whatever it is sent, and closes the connection.
+async fn server_that_answers(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        loop {
+            let Ok((mut client, _)) = listener.accept().await else { return };
+            // A client that has gone needs no answer.
+            let _ = client.read(&mut [0; 64]).await;
+            let _ = client.write_all(answer).await;
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn what_is_found_instead_of_a_zookeeper_is_the_whole_error() {
+    for (answer, found) in [
+        (
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            "is an HTTP server; the client port of ZooKeeper is usually 2181",
+        ),
+        (
+            b"",
+            "closes connections without an answer; if it is the secureClientPort, name the \
+             authority by tls_ca=FILE; if not, see maxClientCnxns and the server's log",
+        ),
+    ] {
+        let address = server_that_answers(answer).await;
+        let error = error_of(&format!("zk://{address}")).await;
+        assert_eq!(
+            format!("{error:?}"),
+            format!(
+                "connect on zk://{address}: store unreachable: no server grants a session: \
+                 {address} {found}"
+            )
+        );
     }
 }
 

@@ -129,7 +129,7 @@ fn report<T: Termination>(
 ) {
     match outcome {
         Err(panic) => resume_unwind(panic),
-        Ok(Err(error)) => panic!("{}: {}", case.name, chain(&error)),
+        Ok(Err(error)) => panic!("{}: {error:#}", case.name),
         // It prints the error.
         Ok(Ok(returned)) => {
             let code = returned.report();
@@ -138,7 +138,7 @@ fn report<T: Termination>(
     }
 }
 
-/// An error and its causes.
+/// An error that is not the library's, and its causes.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

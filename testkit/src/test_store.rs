@@ -237,8 +237,13 @@ impl TestStore {
         runtime: &Runtime,
     ) -> std::result::Result<TestStore, Unavailable> {
         let opened = server::open(case, runtime)?;
+        // The variable is what has to be changed, and may be set far from the test.
+        let from = match opened.server {
+            Server::Given(variable) => format!("{variable}: "),
+            _ => String::new(),
+        };
         let made = runtime.block_on(TestStore::new(case, opened));
-        made.map_err(|error| Unavailable::new(chain(&error)))
+        made.map_err(|error| Unavailable::new(format!("{from}{error:#}")))
     }
 
     async fn new(case: Case, opened: Opened) -> Result<TestStore> {

@@ -146,3 +146,39 @@ fn a_server_that_died_is_replaced() {
         until("both directories are deleted", || !directory.exists());
     }
 }
+
+/// The process that started the process `id`.
+fn parent(id: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    line.trim().to_owned()
+}
+
+#[test]
+fn a_keeper_that_is_told_to_end_still_ends_its_server() {
+    let program = link("told");
+    let user = User::join(&program);
+    let server = std::fs::read_to_string(user.directory.join("pid")).unwrap();
+    let keeper = parent(&parent(server.trim()));
+    let keeper = rustix::process::Pid::from_raw(keeper.parse().unwrap()).unwrap();
+    rustix::process::kill_process(keeper, rustix::process::Signal::TERM).unwrap();
+    let (port, directory) = (user.port, user.directory.clone());
+    user.leave();
+    until("the server's directory is deleted", || !directory.exists());
+    assert!(!answers(port), "the server ends before its directory");
+}
+
+#[test]
+fn a_server_whose_directory_was_deleted_still_ends() {
+    let program = link("deleted");
+    let first = User::join(&program);
+    std::fs::remove_dir_all(&first.directory).unwrap();
+    // Others get a new one.
+    let second = User::join(&program);
+    assert_ne!(second.port, first.port);
+    let (port, directory) = (first.port, second.directory.clone());
+    first.leave();
+    until("the first server ends", || !answers(port));
+    second.leave();
+    until("the second server's directory is deleted", || !directory.exists());
+}

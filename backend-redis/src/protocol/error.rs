@@ -197,7 +197,9 @@ fn words_of(error: &RedisError) -> String {
         }
     };
     // A server repeats the arguments of an unknown command: a password, or an identity.
-    words.split(", with args beginning with").next().unwrap_or_default().to_owned()
+    let words = words.split(", with args beginning with").next().unwrap_or_default();
+    // What answers need not be a Redis, and people read this on a terminal.
+    words.replace(char::is_control, " ")
 }
 
 /// A script's message about a foreign key. Servers wrap it in text that depends on their version.
@@ -264,6 +266,7 @@ mod tests {
                 "check the URL's user and password (WRONGPASS invalid user)",
             ),
             (error("ERR", "syntax error"), "ERR syntax error"),
+            (error("ERR", "in \u{1b}[31mred\n"), "ERR in  [31mred "),
             (
                 client(redis::ErrorKind::AuthenticationFailed, "Password authentication failed"),
                 "check the URL's user and password (Password authentication failed)",

@@ -83,8 +83,8 @@ impl Access {
             opened = self.open(clock, timeout) => match opened {
                 Err(error) if error.kind() == ErrorKind::Unreachable => {
                     let found = self.probe_all().await;
-                    // The transport's own error adds nothing where no server is reached.
-                    match found.iter().all(|found| found.is_nothing()) {
+                    // The transport reports that it found no server to use, in words of its own.
+                    match found.iter().all(|found| found.explains_no_session(self.is_secure)) {
                         true => Err(self.explain(&found)),
                         false => Err(self.explain(&found).caused_by(error)),
                     }

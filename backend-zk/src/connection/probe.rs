@@ -107,6 +107,13 @@ impl Found {
         matches!(self, Found::Refused | Found::NoHost | Found::Nothing)
     }
 
+    /// Whether this alone explains that the transport, which uses TLS if `is_secure`, gets no session
+    /// there. A TLS connection that is closed has a cause, which only the transport knows.
+    pub(crate) fn explains_no_session(self, is_secure: bool) -> bool {
+        let is_closed = self == Found::Closed && !is_secure;
+        self.is_nothing() || self.is_foreign(is_secure) || is_closed
+    }
+
     /// What was found, and what to try; `is_secure` when the transport is to use TLS.
     pub(crate) fn advice(self, is_secure: bool) -> &'static str {
         match (self, is_secure) {

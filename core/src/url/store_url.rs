@@ -31,8 +31,15 @@ impl StoreUrl {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) without a `scheme://`, for a parameter without `=`, for one
-    /// given twice, and for percent-encoding that is not UTF-8.
+    /// given twice, for percent-encoding that is not UTF-8, and for white space at an end.
     pub fn parse(url: &str) -> Result<StoreUrl> {
+        if url.trim() != url {
+            // As part of a directory or a prefix it would name another store, without an error.
+            return Err(invalid(
+                "invalid store URL: white space at its beginning or end, such as the newline of the \
+                 file that it was read from; remove it, or percent-encode it in a name",
+            ));
+        }
         let (scheme, rest) = url.split_once("://").ok_or_else(|| without_scheme(url))?;
         let scheme_fits = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.chars().all(scheme_fits) {
@@ -263,6 +270,9 @@ mod tests {
             ("redis://me:p@hunter?w=2@host/0", "percent-encode"),
             ("redis://host/0?label=me@home", "percent-encode"),
             ("mem://?prefix=%ff", "UTF-8"),
+            ("redis://:hunter2@host\n", "white space"),
+            ("file:///var/lib/locks\n", "white space"),
+            (" mem://?prefix=a", "white space"),
         ] {
             let error = StoreUrl::parse(bad).unwrap_err().to_string();
             assert!(error.contains(says) && !error.contains("hunter"), "{bad}: {error}");

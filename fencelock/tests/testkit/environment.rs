@@ -86,3 +86,15 @@ fn a_url_of_another_store_is_refused() {
     assert!(!passes && output.contains("expected a URL of a redis store"), "{output}");
     assert!(!output.contains("hunter2"), "{output}");
 }
+
+#[test]
+fn a_url_that_cannot_be_used_names_its_variable_and_the_cause_once() {
+    let url = "redis://:hunter2@127.0.0.1:1/?unreachable_after=200ms";
+    let given = ("FENCELOCK_TEST_REDIS_URL", url);
+    let (passes, output) = run(&["--exact", "a_lock_excludes::redis"], &[given]);
+    let says = "a_lock_excludes::redis: FENCELOCK_TEST_REDIS_URL: connect on \
+                redis://:***@127.0.0.1:1/: store unreachable: no connection within \
+                unreachable_after=200ms: cannot connect to 127.0.0.1:1: connection refused; is the \
+                server running, and listening on 127.0.0.1:1?\n";
+    assert!(!passes && output.contains(says), "{output}");
+}

@@ -4,6 +4,7 @@
 
 mod environment;
 mod faults;
+mod killed;
 mod service;
 
 use std::time::{Duration, Instant};

@@ -12,7 +12,7 @@ use std::time::Duration;
 mod eventually;
 mod instance;
 pub(crate) mod port;
-mod process;
+pub(crate) mod process;
 mod redis;
 mod scripted_server;
 pub(crate) mod shared;

@@ -1,11 +1,12 @@
-//! One child process that cannot outlive its test by more than a moment.
+//! What cannot outlive its test by more than a moment: one child process, or a directory.
 //!
 //! A destructor does not run when the test process is killed, and the kernel's own remedy (the
 //! parent-death signal) fires at the end of the thread that started the child, which in an async
 //! test can be any. So a shell waits at the end of a pipe whose other end only the test process
-//! holds: the kernel closes it in any case, and the shell then kills that one process id.
+//! holds: the kernel closes it in any case, and the shell then kills that one process id, or deletes
+//! that one directory.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -19,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(super) struct Process {
     child: Child,
     /// None once the child is gone, whose id then may be another process's.
-    watchdog: Option<Child>,
+    watchdog: Option<Watchdog>,
 }
 
 impl Process {
@@ -34,7 +35,7 @@ impl Process {
             .process_group(0)
             .spawn()?;
         let mut process = Self { child, watchdog: None };
-        process.watchdog = Some(watchdog(process.id())?);
+        process.watchdog = Some(Watchdog::that_kills(process.id())?);
         Ok(process)
     }
 
@@ -45,7 +46,7 @@ impl Process {
     pub(super) fn exited(&mut self) -> io::Result<Option<ExitStatus>> {
         let status = self.child.try_wait()?;
         if status.is_some() {
-            self.dismiss_watchdog();
+            self.watchdog = None;
         }
         Ok(status)
     }
@@ -71,19 +72,11 @@ impl Process {
     pub(super) fn kill(&mut self) -> io::Result<()> {
         if self.child.try_wait()?.is_none() {
             self.child.kill()?;
-            self.dismiss_watchdog();
+            self.watchdog = None;
             self.child.wait()?;
         }
-        self.dismiss_watchdog();
+        self.watchdog = None;
         Ok(())
-    }
-
-    fn dismiss_watchdog(&mut self) {
-        if let Some(mut watchdog) = self.watchdog.take() {
-            // It fails only for a process that has ended.
-            let _ = watchdog.kill();
-            let _ = watchdog.wait();
-        }
     }
 }
 
@@ -106,13 +99,40 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "it is not running")
 }
 
-fn watchdog(id: u32) -> io::Result<Child> {
-    Command::new("/bin/sh")
-        .args(["-c", "read -r _; kill -KILL \"$1\"", "watchdog", &id.to_string()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        // A signal to the test's process group must not reach the watchdog first.
-        .process_group(0)
-        .spawn()
+/// A shell that acts at the end of this process, however it ends. Dropping it dismisses it.
+#[derive(Debug)]
+pub(crate) struct Watchdog(Child);
+
+impl Watchdog {
+    fn that_kills(id: u32) -> io::Result<Watchdog> {
+        Watchdog::spawn("kill -KILL \"$1\"", id.to_string().as_ref())
+    }
+
+    /// Deletes a directory, of a server that another watchdog kills.
+    pub(crate) fn that_deletes(directory: &Path) -> io::Result<Watchdog> {
+        // The search path of a test may be of any kind. A server may still write while it is killed.
+        let script = "PATH=$PATH:/usr/bin:/bin; sleep 1; rm -rf \"$1\"";
+        Watchdog::spawn(script, directory.as_os_str())
+    }
+
+    fn spawn(script: &str, argument: &OsStr) -> io::Result<Watchdog> {
+        let watchdog = Command::new("/bin/sh")
+            .args(["-c", &format!("read -r _; {script}"), "watchdog"])
+            .arg(argument)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A signal to the test's process group must not reach the watchdog first.
+            .process_group(0)
+            .spawn()?;
+        Ok(Watchdog(watchdog))
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // It fails only for a process that has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -7,8 +7,9 @@
 //! last has ended, in order or by SIGKILL, the keeper sees the end of the pipe, waits a moment for
 //! the next test program, and ends the server.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -101,8 +102,10 @@ impl SharedServer {
     }
 
     async fn start_once(kind: SharedKind) -> Result<SharedServer, ServerError> {
-        let prefix = format!("fencelock-{}-", kind.package());
-        let directory = tempfile::Builder::new().prefix(&prefix).tempdir();
+        let directory = tempfile::Builder::new()
+            .prefix(&format!("fencelock-{}-", kind.package()))
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir();
         let directory = directory.map_err(|e| kind.io("making a directory for", e))?;
         let port = Port::lease().map_err(|e| kind.io("finding a port for", e))?;
         let invocation = kind.invocation(directory.path(), port.number())?;

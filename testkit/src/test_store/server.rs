@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 
 use super::StoreKind;
 use crate::attribute::{Case, MISSING, chain};
+use crate::servers::process::Watchdog;
 use crate::servers::shared::zookeeper_options;
 use crate::servers::{
     RedisOptions, ServerError, SharedKind, SharedServer, TestRedis, TestZooKeeper,
@@ -38,6 +39,24 @@ pub(super) struct Opened {
     pub(super) url: Option<String>,
     /// Where a file store has its locks. Deleted when it is dropped.
     _directory: Option<TempDir>,
+    /// After a kill of this process it deletes the directory of the test's own server or file store.
+    _watchdog: Option<Watchdog>,
+}
+
+impl Opened {
+    fn at(server: Server, url: String, directory: Option<TempDir>) -> Result<Opened, Unavailable> {
+        let own = match &server {
+            Server::Redis(redis) => Some(redis.directory()),
+            Server::ZooKeeper(zookeeper) => Some(zookeeper.servers()[0].directory()),
+            Server::None | Server::Given(_) | Server::Shared => {
+                directory.as_ref().map(TempDir::path)
+            }
+        };
+        let watchdog = own.map(Watchdog::that_deletes).transpose();
+        let watchdog = watchdog
+            .map_err(|error| Unavailable::new(format!("cannot watch over a directory: {error}")))?;
+        Ok(Opened { server, url: Some(url), _directory: directory, _watchdog: watchdog })
+    }
 }
 
 /// Why a test has no store.
@@ -95,14 +114,14 @@ impl fmt::Display for Unavailable {
 /// Starts what the test needs, or joins the users of what runs already.
 pub(super) fn open(case: Case, runtime: &Runtime) -> Result<Opened, Unavailable> {
     let Some(variable) = case.kind.variable() else {
-        return Ok(Opened { server: Server::None, url: None, _directory: None });
+        return Ok(Opened { server: Server::None, url: None, _directory: None, _watchdog: None });
     };
     let given = given(case.kind, variable)?;
     if case.kind == StoreKind::File {
         return in_directory(given.as_deref());
     }
     if let Some(url) = given {
-        return Ok(Opened { server: Server::Given(variable), url: Some(url), _directory: None });
+        return Opened::at(Server::Given(variable), url, None);
     }
     let started = match (case.kind, case.own_server) {
         (StoreKind::Redis, true) => runtime.block_on(own_redis()),
@@ -113,7 +132,7 @@ pub(super) fn open(case: Case, runtime: &Runtime) -> Result<Opened, Unavailable>
             .map(|port| (Server::Shared, format!("zk://127.0.0.1:{port}/"))),
     };
     let (server, url) = started?;
-    Ok(Opened { server, url: Some(url), _directory: None })
+    Opened::at(server, url, None)
 }
 
 /// The URL of the environment, if there is one.
@@ -150,7 +169,8 @@ fn in_directory(given: Option<&str>) -> Result<Opened, Unavailable> {
     let builder = builder.prefix("fencelock-test-");
     let parent = match given {
         Some(url) => {
-            let parsed = StoreUrl::parse(url).map_err(|error| Unavailable::new(chain(&error)))?;
+            let parsed =
+                StoreUrl::parse(url).map_err(|error| Unavailable::new(format!("{error:#}")))?;
             Some(parsed.path().to_owned()).filter(|path| path.starts_with('/') && path != "/")
         }
         None => None,
@@ -168,7 +188,7 @@ fn in_directory(given: Option<&str>) -> Result<Opened, Unavailable> {
     };
     let query = given.and_then(|url| url.split_once('?')).map(|(_, query)| format!("?{query}"));
     let url = format!("file://{}{}", path.replace('%', "%25"), query.unwrap_or_default());
-    Ok(Opened { server: Server::None, url: Some(url), _directory: Some(directory) })
+    Opened::at(Server::None, url, Some(directory))
 }
 
 /// The port of the run's server. This process uses it until its end.

@@ -10,16 +10,24 @@ grace=$2
 shift 2
 # The search path of a test may be of any kind.
 PATH=$PATH:/usr/bin:/bin
-# A terminal that is closed must not leave the server behind.
-trap '' HUP INT
+# A terminal that is closed, or a session that ends, must not leave the server behind.
+trap '' HUP INT TERM
 
 (
     "$@" >"$dir/server.log" 2>&1 &
-    echo $! >"$dir/pid"
-    wait $!
+    server=$!
+    told=
+    trap 'told=yes; kill -KILL $server' USR1
+    echo $server >"$dir/pid"
+    wait $server
+    code=$?
+    # The signal ended only the wait.
+    [ -z "$told" ] || wait $server
     # From here on the process id may be another process's.
-    echo $? >"$dir/exited"
+    trap '' USR1
+    echo $code >"$dir/exited"
 ) </dev/null &
+waiter=$!
 
 idle=
 while :; do
@@ -39,6 +47,7 @@ while :; do
     fi
 done
 
-[ -e "$dir/exited" ] || kill -KILL "$(cat "$dir/pid")"
+# By a signal and not by the file with the process id: the directory may have been deleted.
+kill -USR1 $waiter 2>/dev/null
 wait
 rm -rf "$dir"
