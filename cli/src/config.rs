@@ -139,9 +139,10 @@ impl Config {
         self.url.as_ref().map_or(DEFAULT_URL, |url| &url.value)
     }
 
-    /// Where the URL comes from, for messages.
-    pub(crate) fn url_place(&self) -> &str {
-        self.url.as_ref().map_or("the default URL", |url| &url.from)
+    /// The URL in its parts. The error names the place that it comes from.
+    pub(crate) fn parsed_url(&self) -> Result<StoreUrl, String> {
+        let place = self.url.as_ref().map_or("the default URL", |url| &url.from);
+        StoreUrl::parse(self.url()).map_err(|error| format!("{place}: {}", error.message()))
     }
 
     /// How far the default store reaches, if neither a store nor a reach was chosen.

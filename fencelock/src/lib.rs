@@ -45,6 +45,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`connect_with`] takes settings made in code, such as a prefix for the names and a [`Label`] that is
+//! shown as the holder; [`connect_lazy`] does not wait for a store that is away.
+//!
 //! A lock is **not re-entrant**: a task that acquires a lock again waits for itself
 //! ([`docs::reentrancy`]).
 //!

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use fencelock::backend::invalid;
-use fencelock::backend::url::StoreUrl;
 use fencelock::{Error, ErrorKind, LockName, Locks, Reach, Result, Snapshot};
 use fencelock_cli::say;
 
@@ -34,7 +33,7 @@ impl Target {
         for warning in &config.warnings {
             say(&format!("warning: {warning}"));
         }
-        let store = StoreUrl::parse(url)?.to_string();
+        let store = config.parsed_url().map_err(invalid)?.to_string();
         let locks = fencelock::connect_within(url, CONNECT_WITHIN).await?;
         if locks.profile().reach == Reach::Process {
             let message = format!(

@@ -20,9 +20,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(config: Config) -> Result<Store, Outcome> {
-        let parsed = StoreUrl::parse(config.url()).map_err(|error| {
-            Outcome::configuration(format!("{}: {}", config.url_place(), error.message()))
-        })?;
+        let parsed = config.parsed_url().map_err(Outcome::configuration)?;
         let redacted_url = parsed.to_string();
         Ok(Store { redacted_url, config, parsed })
     }
