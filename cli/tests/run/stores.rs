@@ -100,7 +100,9 @@ async fn a_signal_does_not_prolong_the_wait_for_a_silent_store() {
     eventually("the command is over", || children(job.pid()).is_empty());
     let start = Instant::now();
     job.send(Signal::TERM);
-    assert_eq!(job.code(), 0);
+    // It dies of the signal if that comes before it has noticed the end of the command.
+    let code = job.code();
+    assert!([0, 143].contains(&code), "{code}");
     // What is left of the lease, and a second; a connection alone may take 5 s to end.
     let took = start.elapsed();
     assert!(took < Duration::from_millis(4500), "{took:?} after a lease of 2 s");
