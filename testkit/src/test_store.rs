@@ -250,7 +250,7 @@ impl TestStore {
         let is_given = matches!(opened.server, Server::Given(_));
         let given_url = opened.url.clone();
         // Access rights may depend on the user's own prefix. The test's name is for people.
-        let stem = given_url.as_deref().map(url::prefix).unwrap_or_default();
+        let stem = given_url.as_deref().map(url::prefix).transpose()?.unwrap_or_default();
         let test = case.name.rsplit("::").nth(1).unwrap_or_default();
         let scratch = Scratch::fresh(&stem, test);
         let mut proxies = Vec::new();

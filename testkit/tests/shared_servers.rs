@@ -36,10 +36,14 @@ struct User {
 }
 
 impl User {
-    fn start(program: &Path) -> Child {
-        let own = std::env::current_exe().unwrap();
-        let mut command = Command::new(own);
+    fn command(program: &Path) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "user", "--ignored", "--nocapture"]).env(PROGRAM, program);
+        command
+    }
+
+    fn start(program: &Path) -> Child {
+        let mut command = User::command(program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     }
 
@@ -126,6 +130,13 @@ fn a_server_ends_after_the_last_process_and_the_next_run_has_another() {
     let directory = second.directory.clone();
     second.leave();
     until("the second server's directory is deleted", || !directory.exists());
+}
+
+#[test]
+fn a_missing_program_is_reported_with_the_variable_that_names_it() {
+    let output = User::command(Path::new("/nonexistent/redis")).output().unwrap();
+    let output = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.contains("/nonexistent/redis") && output.contains(PROGRAM), "{output}");
 }
 
 #[test]

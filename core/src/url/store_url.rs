@@ -31,7 +31,7 @@ impl StoreUrl {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) without a `scheme://`, for a parameter without `=`, for one
-    /// given twice, for percent-encoding that is not UTF-8, and for white space at an end.
+    /// given twice, for percent-encoding that is invalid or not UTF-8, and for white space at an end.
     pub fn parse(url: &str) -> Result<StoreUrl> {
         if url.trim() != url {
             // As part of a directory or a prefix it would name another store, without an error.
@@ -225,9 +225,18 @@ fn parse_query(query: &str) -> Result<Vec<(String, String)>> {
     Ok(params)
 }
 
+/// The message shows nothing of the text, which may be a password.
 fn decode(text: &str) -> Result<String> {
+    let mut escapes = text.split('%').skip(1);
+    let is_escape =
+        |it: &str| it.get(..2).is_some_and(|hex| hex.bytes().all(|it| it.is_ascii_hexdigit()));
+    if !escapes.all(is_escape) {
+        return Err(invalid(
+            "invalid store URL: a % begins a percent-encoded byte, such as %2F; write %25 for % itself",
+        ));
+    }
     match percent_decode_str(text).decode_utf8() {
-        Ok(text) => Ok(text.into_owned()),
+        Ok(decoded) => Ok(decoded.into_owned()),
         Err(_) => Err(invalid("the URL's percent-encoding is not UTF-8")),
     }
 }
@@ -269,6 +278,8 @@ mod tests {
             ("redis://me:p@hunter/2@host/0", "percent-encode"),
             ("redis://me:p@hunter?w=2@host/0", "percent-encode"),
             ("redis://host/0?label=me@home", "percent-encode"),
+            ("redis://host/0?label=50%hunter", "write %25"),
+            ("redis://:hunter%@host/0", "write %25"),
             ("mem://?prefix=%ff", "UTF-8"),
             ("redis://:hunter2@host\n", "white space"),
             ("file:///var/lib/locks\n", "white space"),

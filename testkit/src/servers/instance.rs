@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::ServerError;
 use super::process::{Invocation, Process};
+use super::version::missing;
 
 /// How long one question to a server may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
@@ -165,9 +166,9 @@ impl Instance {
         Ok(())
     }
 
-    pub(super) fn missing(&self, missing: impl Into<String>) -> ServerError {
+    pub(super) fn missing(&self, path: impl Into<String>) -> ServerError {
         let (server, package) = (self.server, self.package);
-        ServerError::NotInstalled { server, missing: missing.into(), package }
+        ServerError::NotInstalled { server, missing: missing(&path.into()), package }
     }
 
     pub(super) fn io(&self, doing: &'static str, source: io::Error) -> ServerError {

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep};
 use super::instance::tail;
 use super::port::Port;
 use super::process::Invocation;
+use super::version::missing;
 use super::{RedisOptions, STARTS, ServerError, ZooKeeperOptions};
 
 mod registry;
@@ -59,7 +60,8 @@ impl SharedServer {
         // depend on that.
         kind.invocation(Path::new(""), 0)?;
         // Held until the server is ready, so that a run has one: the others wait here.
-        let mut registry = Registry::lock(kind).map_err(|e| kind.io("finding the run's", e))?;
+        let registry = Registry::lock(kind).await;
+        let mut registry = registry.map_err(|e| kind.io("finding the run's", e))?;
         if let Some(directory) = registry.current()
             && let Some(server) = SharedServer::join_at(kind, directory).await
         {
@@ -217,10 +219,10 @@ impl SharedKind {
         ServerError::Io { server: self.server(), doing, source }
     }
 
-    fn missing(self, missing: impl Into<String>) -> ServerError {
+    fn missing(self, path: impl Into<String>) -> ServerError {
         ServerError::NotInstalled {
             server: self.server(),
-            missing: missing.into(),
+            missing: missing(&path.into()),
             package: self.package(),
         }
     }

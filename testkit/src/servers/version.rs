@@ -22,6 +22,18 @@ pub(super) fn redis_program() -> OsString {
     std::env::var_os(REDIS).unwrap_or_else(|| "redis-server".into())
 }
 
+/// What is missing where a server's program or jar is, with the variable that names it: it may be
+/// set far from the test.
+pub(super) fn missing(path: &str) -> String {
+    let named_by = |variable| {
+        std::env::var(variable).is_ok_and(|named| !named.is_empty() && path.starts_with(&named))
+    };
+    match [REDIS, ZOOKEEPER].into_iter().find(|variable| named_by(*variable)) {
+        Some(variable) => format!("{path}, which {variable} names,"),
+        None => path.to_owned(),
+    }
+}
+
 pub(super) fn zookeeper_jars() -> PathBuf {
     std::env::var_os(ZOOKEEPER).unwrap_or_else(|| DEBIAN_JARS.into()).into()
 }

@@ -118,7 +118,7 @@ pub(super) fn open(case: Case, runtime: &Runtime) -> Result<Opened, Unavailable>
     };
     let given = given(case.kind, variable)?;
     if case.kind == StoreKind::File {
-        return in_directory(given.as_deref());
+        return in_directory(variable, given.as_deref());
     }
     if let Some(url) = given {
         return Opened::at(Server::Given(variable), url, None);
@@ -164,7 +164,7 @@ fn given(kind: StoreKind, variable: &str) -> Result<Option<String>, Unavailable>
 }
 
 /// A directory of the test's own, in that of the URL or among the temporary files.
-fn in_directory(given: Option<&str>) -> Result<Opened, Unavailable> {
+fn in_directory(variable: &str, given: Option<&str>) -> Result<Opened, Unavailable> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("fencelock-test-");
     let parent = match given {
@@ -180,7 +180,10 @@ fn in_directory(given: Option<&str>) -> Result<Opened, Unavailable> {
         None => builder.tempdir(),
     };
     let directory = made.map_err(|error| {
-        let place = parent.as_deref().unwrap_or("the directory of temporary files");
+        let place = match &parent {
+            Some(parent) => format!("{parent}, which {variable} names"),
+            None => "the directory of temporary files".to_owned(),
+        };
         Unavailable::new(format!("cannot make a directory in {place}: {error}"))
     })?;
     let Some(path) = directory.path().to_str() else {

@@ -2,31 +2,52 @@
 //! looks for the server or starts it, and that names the server's directory.
 
 use std::collections::hash_map::DefaultHasher;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 
 use super::SharedKind;
+
+/// Longer than the starts of a server take, one after the other, that does not get ready.
+const LOCKED_WITHIN: Duration = Duration::from_secs(180);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The locked file.
 #[derive(Debug)]
 pub(super) struct Registry(File);
 
 impl Registry {
-    /// Waits for the processes that look or start at present.
-    pub(super) fn lock(kind: SharedKind) -> io::Result<Registry> {
+    /// Waits for the processes that look or start at present, but not for ever: one of them may be
+    /// stopped.
+    pub(super) async fn lock(kind: SharedKind) -> io::Result<Registry> {
         let mut hasher = DefaultHasher::new();
         // Two versions of this crate may start their servers differently.
         (env!("CARGO_PKG_VERSION"), kind.version()).hash(&mut hasher);
         let name = format!("fencelock-{}-{:016x}", kind.package(), hasher.finish());
-        let file = directory()?.join(name);
+        let path = directory()?.join(name);
         let file =
-            File::options().read(true).write(true).create(true).truncate(false).open(file)?;
-        file.lock()?;
-        Ok(Registry(file))
+            File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
+        let deadline = Instant::now() + LOCKED_WITHIN;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Registry(file)),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(PAUSE).await,
+                Err(TryLockError::WouldBlock) => {
+                    return Err(io::Error::other(format!(
+                        "another test process has had {} locked for {LOCKED_WITHIN:?}; end it if it \
+                         is stopped, such as in a debugger",
+                        path.display()
+                    )));
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
     }
 
     /// The directory of the server that was started last, if it is there.
