@@ -29,6 +29,12 @@ mod losses {
     pub(super) mod renewal;
     pub(super) mod validity;
 }
+/// What guards do together, and for the work that they protect.
+mod guards {
+    pub(super) mod owners;
+    pub(super) mod several;
+    pub(super) mod work_under_a_lock;
+}
 /// Faults of the network and of processes.
 mod faults {
     pub(super) mod network;
@@ -46,6 +52,7 @@ mod work;
 
 use faults::{network, processes, replies};
 use grants::{exclusion, modes, ownership, tokens};
+use guards::{owners, several, work_under_a_lock};
 use interface::{errors, inspecting, names, options};
 use losses::{closing, renewal, validity};
 use waits::{cancel, waiting};
@@ -67,6 +74,9 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     tokens::BEHAVIOURS,
     errors::BEHAVIOURS,
     inspecting::BEHAVIOURS,
+    owners::BEHAVIOURS,
+    several::BEHAVIOURS,
+    work_under_a_lock::BEHAVIOURS,
     processes::BEHAVIOURS,
 ];
 

@@ -8,5 +8,6 @@ pub(crate) mod hold;
 pub(crate) mod metrics;
 pub(crate) mod owned_hold;
 pub(crate) mod renewal;
+pub(crate) mod share;
 pub(crate) mod telemetry;
 pub(crate) mod wait;

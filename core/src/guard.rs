@@ -3,13 +3,16 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::engine::hold::Ending;
+use crate::engine::client::ClientInner;
+use crate::engine::hold::{Ending, Hold};
 use crate::engine::owned_hold::OwnedHold;
+use crate::engine::share::{Share, SharedHold};
 use crate::engine::telemetry;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
@@ -42,12 +45,82 @@ use crate::types::token::FencingToken;
 /// ```
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
-    owned: OwnedHold,
+    part: Part,
+}
+
+/// What a guard has of its hold.
+enum Part {
+    /// All of it.
+    Whole(OwnedHold),
+    /// A share, beside those of other guards.
+    Share(Share),
 }
 
 impl Guard {
     pub(crate) fn new(owned: OwnedHold) -> Guard {
-        Guard { owned }
+        Guard { part: Part::Whole(owned) }
+    }
+
+    pub(crate) fn of_share(share: Share) -> Guard {
+        Guard { part: Part::Share(share) }
+    }
+
+    /// The same guard, which ends no later than at `limit`.
+    pub(crate) fn end_at(self, limit: Moment) -> Guard {
+        let share = match self.part {
+            Part::Whole(owned) => Share::new(Arc::new(SharedHold { owned, _registered: None })),
+            Part::Share(share) => share,
+        };
+        Guard::of_share(share.end_at(limit))
+    }
+
+    fn hold(&self) -> &Arc<Hold> {
+        match &self.part {
+            Part::Whole(owned) => &owned.hold,
+            Part::Share(share) => &share.hold,
+        }
+    }
+
+    fn client(&self) -> &Arc<ClientInner> {
+        match &self.part {
+            Part::Whole(owned) => &owned.client,
+            Part::Share(share) => &share.client,
+        }
+    }
+
+    pub(crate) fn explain(&self, error: Error, doing: Operation) -> Error {
+        self.client().explain(error, doing, self.name())
+    }
+
+    /// The end of the validity, or `None` after the end of the guard.
+    fn validity(&self) -> Option<Moment> {
+        match &self.part {
+            Part::Whole(owned) => owned.hold.valid_until(),
+            Part::Share(share) => share.valid_until(share.client.now()),
+        }
+    }
+
+    fn lost_reason(&self) -> Option<LostReason> {
+        match &self.part {
+            Part::Share(share) => share.lost(share.client.now()),
+            Part::Whole(owned) => match owned.hold.ending() {
+                Some(Ending::Lost(reason)) => Some(reason),
+                _ => None,
+            },
+        }
+    }
+
+    /// Completes at the next change: extended or ended. A change after this call, but before the
+    /// first poll, counts.
+    fn changed(&self) -> impl Future<Output = ()> + '_ {
+        // Not inside the async block, which does nothing before its first poll.
+        let changed = self.hold().changed();
+        async move {
+            match &self.part {
+                Part::Whole(_) => changed.await,
+                Part::Share(share) => share.until_limit(changed).await,
+            }
+        }
     }
 
     /// The fencing token. Pass it with every write, for the protected resource to check.
@@ -66,33 +139,33 @@ impl Guard {
     /// ```
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.owned.hold.grant.token
+        self.hold().grant.token
     }
 
     /// The lock's name.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        self.owned.hold.claim().name()
+        self.hold().claim().name()
     }
 
     /// The mode in which it is held.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.owned.hold.claim().mode()
+        self.hold().claim().mode()
     }
 
     /// The end of the validity as known now, on the store's clock, which
     /// [`Locks::now`](crate::Locks::now) reads. Renewals move it; after a loss it is in the past.
     #[must_use]
     pub fn valid_until(&self) -> Moment {
-        self.owned.hold.valid_until().unwrap_or(Moment::from_nanos(0))
+        self.validity().unwrap_or(Moment::from_nanos(0))
     }
 
     /// The remaining validity: zero after a loss, [`Duration::MAX`] where it has no end.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.is_held() {
-            true => self.valid_until().duration_since(self.owned.client.now()),
+            true => self.valid_until().duration_since(self.client().now()),
             false => Duration::ZERO,
         }
     }
@@ -114,7 +187,10 @@ impl Guard {
     /// ```
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.owned.hold.is_held(self.owned.client.now())
+        match &self.part {
+            Part::Whole(owned) => owned.hold.is_held(owned.client.now()),
+            Part::Share(share) => share.is_held(share.client.now()),
+        }
     }
 
     /// Completes when at most `margin` of the validity is left, or the lock is lost. While renewals
@@ -138,16 +214,16 @@ impl Guard {
     /// ```
     pub async fn expiring(&self, margin: Duration) {
         loop {
-            let changed = self.owned.hold.changed();
-            let Some(until) = self.owned.hold.valid_until() else { return };
+            let changed = self.changed();
+            let Some(until) = self.validity() else { return };
             let at = until - margin;
-            if self.owned.client.now() >= at {
+            if self.client().now() >= at {
                 return;
             }
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = self.owned.client.store.clock().sleep_until(at) => {}
+                () = self.client().store.clock().sleep_until(at) => {}
             }
         }
     }
@@ -172,8 +248,8 @@ impl Guard {
     /// ```
     pub async fn lost(&self) -> LostReason {
         loop {
-            let changed = self.owned.hold.changed();
-            if let Some(Ending::Lost(reason)) = self.owned.hold.ending() {
+            let changed = self.changed();
+            if let Some(reason) = self.lost_reason() {
                 return reason;
             }
             changed.await;
@@ -199,23 +275,10 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let mut work = pin!(work.instrument(self.owned.hold.span.clone()));
-        let mut lost = pin!(self.lost());
-        // Checked before each poll, since after a pause of the process the work may be polled before
-        // the renewal worker is, and once more after the last.
-        let done = poll_fn(|cx| {
-            if !self.is_held() || lost.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            work.as_mut().poll(cx).map(Some)
-        });
-        match done.await {
-            Some(result) if self.is_held() => Ok(result),
-            _ => {
-                let lost = Error::new(ErrorKind::Lost, self.lost().await.to_string());
-                Err(self.owned.client.explain(lost, Operation::Hold, self.name()))
-            }
-        }
+        let work = work.instrument(self.hold().span.clone());
+        run_while(|| self.is_held(), self.lost(), work).await.map_err(|reason| {
+            self.explain(Error::new(ErrorKind::Lost, reason.to_string()), Operation::Hold)
+        })
     }
 
     /// Releases the lock and waits until the store has confirmed it.
@@ -246,10 +309,29 @@ impl Guard {
     /// ```
     pub async fn release(self) -> Result<()> {
         let name = self.name().clone();
-        let store = self.owned.client.store.profile().store;
-        let span = telemetry::release_span(self.owned.hold.claim(), store, self.fencing_token());
-        let released = self.owned.release().instrument(span).await;
-        released.map_err(|error| self.owned.client.explain(error, Operation::Release, &name))
+        let store = self.client().store.profile().store;
+        let span = telemetry::release_span(self.hold().claim(), store, self.fencing_token());
+        let releasing = async {
+            match &self.part {
+                Part::Whole(owned) => owned.release().await,
+                Part::Share(share) => share.release().await,
+            }
+        };
+        let released = releasing.instrument(span).await;
+        released.map_err(|error| self.client().explain(error, Operation::Release, &name))
+    }
+
+    /// Runs `work` while the lock is held, and releases it; see [`Lock::with`](crate::Lock::with).
+    pub(crate) async fn release_after<T>(self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        let done = self.run(work(&self)).await?;
+        match self.release().await {
+            Err(error) if error.kind() == ErrorKind::NotHeld => Err(error),
+            Err(error) => {
+                tracing::warn!(target: "fencelock", %error, "the work is done, its release is not");
+                Ok(done)
+            }
+            Ok(()) => Ok(done),
+        }
     }
 
     /// A descriptor that keeps the lock held for as long as any process has a copy of it, such as a
@@ -257,12 +339,34 @@ impl Guard {
     #[cfg(unix)]
     #[must_use]
     pub fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.owned.hold.cleanup.acquisition.keep_alive()
+        self.hold().cleanup.acquisition.keep_alive()
     }
+}
+
+/// Runs `work` for as long as `is_held`, or until `lost` says why not.
+pub(crate) async fn run_while<T, L>(
+    is_held: impl Fn() -> bool,
+    lost: impl Future<Output = L>,
+    work: impl Future<Output = T>,
+) -> std::result::Result<T, L> {
+    let (mut work, mut lost) = (pin!(work), pin!(lost));
+    // Checked before each poll, since after a pause of the process the work may be polled before the
+    // renewal worker is, and once more after the last.
+    poll_fn(|cx| {
+        if is_held() {
+            match work.as_mut().poll(cx) {
+                Poll::Ready(result) if is_held() => return Poll::Ready(Ok(result)),
+                Poll::Ready(_) => {}
+                Poll::Pending => return lost.as_mut().poll(cx).map(Err),
+            }
+        }
+        lost.as_mut().poll(cx).map(Err)
+    })
+    .await
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Guard").field(&self.owned.hold).finish()
+        f.debug_tuple("Guard").field(self.hold()).finish()
     }
 }

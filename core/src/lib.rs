@@ -5,21 +5,25 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod all;
 pub mod backend;
 mod engine;
 mod guard;
 mod lock;
 mod locks;
 pub mod memory;
+mod owner;
 mod store;
 pub mod sync;
 mod time;
 mod types;
 pub mod url;
 
+pub use all::{All, Guards, all};
 pub use guard::Guard;
 pub use lock::{Lock, RwLock};
 pub use locks::Locks;
+pub use owner::Owner;
 pub use store::batching;
 pub use store::claim::{Claim, IfBusy, LockKind, OwnerToken, WatchHandle};
 pub use store::distributed_lock::{

@@ -9,8 +9,9 @@ use crate::engine::acquire::{WaitLimit, acquire};
 use crate::engine::client::ClientInner;
 use crate::engine::connection::{Bound, Connection};
 use crate::guard::Guard;
+use crate::owner::Owner;
 use crate::store::claim::{AcquireRequest, LockKind};
-use crate::types::error::{ErrorKind, Operation, Result, invalid};
+use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
 use crate::types::mode::{Mode, Permits};
 use crate::types::name::LockName;
 use crate::types::options::{Ttl, hold_limit, unreachable_after};
@@ -47,7 +48,7 @@ impl RwLock {
 /// acquisition is an owner of its own and excludes the others, also those from this value.
 ///
 /// It is not re-entrant: a task that acquires again what it holds waits for itself, for ever without
-/// [`wait_at_most`](Lock::wait_at_most).
+/// [`wait_at_most`](Lock::wait_at_most). Code that needs it acquires the lock for an [`Owner`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -72,6 +73,7 @@ pub struct Lock {
     pub(crate) wait: Option<Duration>,
     /// The start of the wait, if before the acquisition.
     pub(crate) since: Option<Instant>,
+    pub(crate) owner: Option<Owner>,
 }
 
 impl Lock {
@@ -94,14 +96,21 @@ impl Lock {
                 label: settings.label.clone(),
             })
         });
-        Lock { connection: connection.clone(), request, wait: None, since: None }
+        Lock { connection: connection.clone(), request, wait: None, since: None, owner: None }
     }
 
-    fn with<T>(mut self, value: Result<T>, set: impl FnOnce(&mut AcquireRequest, T)) -> Lock {
+    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut AcquireRequest, T)) -> Lock {
         self.request = self.request.and_then(|mut request| {
             set(&mut request, value?);
             Ok(request)
         });
+        self
+    }
+
+    /// Acquires it for `owner`, which is granted again at once what it holds already. For a
+    /// [`lock`](crate::Locks::lock) and an [`rw_lock`](crate::Locks::rw_lock); see [`Owner`].
+    pub fn owned_by(mut self, owner: &Owner) -> Lock {
+        self.owner = Some(owner.clone());
         self
     }
 
@@ -123,24 +132,24 @@ impl Lock {
     /// store's `unreachable_after`, 30 s. It bounds [`try_acquire`](Lock::try_acquire) too, which
     /// does not wait for a lock that is not free, but does wait for the store's answer.
     pub fn unreachable_after(self, bound: Duration) -> Lock {
-        self.with(unreachable_after(bound), |request, bound| request.unreachable_after = bound)
+        self.set(unreachable_after(bound), |request, bound| request.unreachable_after = bound)
     }
 
     /// How long a lease store keeps the lock if this process is silent: 100 ms to 24 h. The lock is
     /// renewed at a third of it. Default: the store's `ttl`, 30 s. Stores that know when a process
     /// or session ends need none.
     pub fn ttl(self, ttl: Duration) -> Lock {
-        self.with(Ttl::new(ttl), |request, ttl| request.ttl = ttl.get())
+        self.set(Ttl::new(ttl), |request, ttl| request.ttl = ttl.get())
     }
 
     /// Caps the hold at `limit` after the grant, regardless of renewals: 1 ms to 365 days.
     pub fn hold_at_most(self, limit: Duration) -> Lock {
-        self.with(hold_limit(limit), |request, limit| request.hold_at_most = Some(limit))
+        self.set(hold_limit(limit), |request, limit| request.hold_at_most = Some(limit))
     }
 
     /// Holds the lock for `ttl`, 100 ms to 24 h, without renewals.
     pub fn fixed_lease(self, ttl: Duration) -> Lock {
-        self.with(Ttl::new(ttl), |request, ttl| (request.ttl, request.renewed) = (ttl.get(), false))
+        self.set(Ttl::new(ttl), |request, ttl| (request.ttl, request.renewed) = (ttl.get(), false))
     }
 
     /// Takes `n` permits at once, all or none. Only for a [`semaphore`](crate::Locks::semaphore).
@@ -153,13 +162,13 @@ impl Lock {
             ))),
             Err(_) => return self,
         };
-        self.with(mode, |request, mode| request.mode = mode)
+        self.set(mode, |request, mode| request.mode = mode)
     }
 
     /// A human-readable label shown by `inspect`, appended to host and pid. At most 120 bytes
     /// together.
     pub fn label(self, text: &str) -> Lock {
-        self.with(Ok(text), |request, text| request.label = request.label.with(text))
+        self.set(Ok(text), |request, text| request.label = request.label.with(text))
     }
 
     /// Acquires the lock, and waits for it if necessary.
@@ -186,7 +195,38 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self) -> Result<Guard> {
-        self.acquire_with(self.wait.unwrap_or(Duration::MAX)).await
+        let acquired = self.acquire_with(self.wait.unwrap_or(Duration::MAX)).await;
+        acquired.map_err(|error| self.tell_own_hold(error))
+    }
+
+    /// Acquires the lock, runs `work` while it is held, and releases the lock: what
+    /// [`acquire`](Lock::acquire), [`Guard::run`] and [`Guard::release`] do one after the other.
+    ///
+    /// # Errors
+    /// - Those of [`acquire`](Lock::acquire).
+    /// - [`ErrorKind::Lost`]: the lock was lost before `work` completed, which was dropped.
+    /// - [`ErrorKind::NotHeld`]: `work` completed, but the store says that another client may have
+    ///   held the lock meanwhile; the result is dropped.
+    ///
+    /// Another error of the release, such as a store that is silent, is logged and hides no result:
+    /// the work ended while the lock was held, and the release continues in the background.
+    ///
+    /// # Cancel safety
+    /// Dropped at any await, it drops `work`, and leaves neither a place in the queue nor a lock.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let left = locks.lock("stock/lamp").with(async |guard| {
+    ///     println!("write with token {}", guard.fencing_token());
+    ///     41
+    /// });
+    /// assert_eq!(left.await?, 41);
+    /// # Ok(()) }
+    /// ```
+    pub async fn with<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        let guard = self.acquire().await?;
+        guard.release_after(work).await
     }
 
     /// The lock, or `None` when it is not free: at once, or after
@@ -217,10 +257,26 @@ impl Lock {
         }
     }
 
+    /// Adds to the error of a lock that is not free that this client holds it itself.
+    fn tell_own_hold(&self, error: Error) -> Error {
+        let own = match (error.kind(), &self.request, self.connection.get()) {
+            (ErrorKind::Busy | ErrorKind::WaitTimedOut, Ok(request), Some(client)) => {
+                client.worker.hold_of(&request.name)
+            }
+            _ => None,
+        };
+        match own {
+            Some(hold) if !matches!(hold.claim().mode(), Mode::Permits(_)) => error.adding(&format!(
+                "; this client holds it itself, with token {}: code that acquires again what it \
+                 holds waits for itself, unless both acquisitions are owned_by one Owner",
+                hold.grant.token
+            )),
+            _ => error,
+        }
+    }
+
     async fn acquire_with(&self, limit: Duration) -> Result<Guard> {
-        let request = self.request.as_ref();
-        let request =
-            request.map_err(|error| self.connection.explain(error.clone(), Operation::Acquire))?;
+        let request = self.valid_request()?;
         let (client, since) = match self.connection.get() {
             Some(client) => (client, self.since),
             None => {
@@ -229,7 +285,38 @@ impl Lock {
             }
         };
         let wait_limit = WaitLimit { limit, left: left(limit, since) };
-        acquire(client, request, wait_limit).await.map(Guard::new)
+        self.acquire_resolved(client, request, wait_limit).await
+    }
+
+    fn valid_request(&self) -> Result<&AcquireRequest> {
+        let request = self.request.as_ref();
+        request.map_err(|error| self.connection.explain(error.clone(), Operation::Acquire))
+    }
+
+    /// The connected client and the valid options of an acquisition that began at `since`.
+    pub(crate) async fn resolved(
+        &self,
+        limit: Duration,
+        since: Instant,
+    ) -> Result<(&Arc<ClientInner>, &AcquireRequest)> {
+        let request = self.valid_request()?;
+        let client = match self.connection.get() {
+            Some(client) => client,
+            None => self.connected(request, limit, since).await?,
+        };
+        Ok((client, request))
+    }
+
+    pub(crate) async fn acquire_resolved(
+        &self,
+        client: &Arc<ClientInner>,
+        request: &AcquireRequest,
+        wait_limit: WaitLimit,
+    ) -> Result<Guard> {
+        match &self.owner {
+            Some(owner) => owner.acquire(client, request, wait_limit).await,
+            None => acquire(client, request, wait_limit).await.map(Guard::new),
+        }
     }
 
     /// The store, once it is connected, within the bounds of this acquisition.
@@ -252,6 +339,6 @@ impl Lock {
 }
 
 /// The rest of a wait limit that counts from `since`, or from now.
-fn left(limit: Duration, since: Option<Instant>) -> Duration {
+pub(crate) fn left(limit: Duration, since: Option<Instant>) -> Duration {
     since.map_or(limit, |since| limit.saturating_sub(since.elapsed()))
 }

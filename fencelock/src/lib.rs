@@ -48,8 +48,9 @@
 //! [`connect_with`] takes settings made in code, such as a prefix for the names and a [`Label`] that is
 //! shown as the holder; [`connect_lazy`] does not wait for a store that is away.
 //!
-//! A lock is **not re-entrant**: a task that acquires a lock again waits for itself
-//! ([`docs::reentrancy`]).
+//! A lock is **not re-entrant**: a task that acquires a lock again waits for itself, unless both
+//! acquisitions have one [`Owner`] ([`docs::reentrancy`]). [`all`] acquires several locks without a
+//! deadlock, and [`Lock::with`] acquires, works and releases in one call.
 //!
 //! # When a lock is lost
 //!
@@ -120,8 +121,8 @@ use std::time::Duration;
 #[cfg(feature = "memory")]
 pub use fencelock_core::memory::Memory;
 pub use fencelock_core::{
-    Error, ErrorKind, FencingToken, Guard, Lock, Locks, LostReason, Profile, Reach, Result, RwLock,
-    Settings, Snapshot,
+    Error, ErrorKind, FencingToken, Guard, Lock, Locks, LostReason, Owner, Profile, Reach, Result,
+    RwLock, Settings, Snapshot, all,
 };
 // A program may leave out `types`; the front page lists only what every program needs.
 #[doc(hidden)]
@@ -152,7 +153,7 @@ pub const SCHEMES: &[Scheme] = &[
 /// They are also at the root of the crate: `fencelock::Ttl` is `fencelock::types::Ttl`.
 pub mod types {
     pub use fencelock_core::{
-        Label, Liveness, LockName, Mode, Modes, Moment, Operation, Order, Participant,
+        All, Guards, Label, Liveness, LockName, Mode, Modes, Moment, Operation, Order, Participant,
         ParticipantId, Permits, RenewalPlan, TokenEpoch, TokenOrder, Ttl, parse_duration,
     };
 }

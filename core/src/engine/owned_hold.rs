@@ -20,11 +20,7 @@ impl OwnedHold {
         let held = self.hold.is_held(now) && self.hold.end(Ending::Released, now);
         self.client.worker.remove(self.hold.claim().id);
         if !held {
-            let why = match self.hold.ending() {
-                Some(Ending::Lost(reason)) => reason.to_string(),
-                _ => "it was released".to_owned(),
-            };
-            return Err(Error::new(ErrorKind::NotHeld, why));
+            return Err(not_held(&self.hold));
         }
         match self.hold.cleanup.release().await? {
             true => Ok(()),
@@ -44,4 +40,13 @@ impl Drop for OwnedHold {
         }
         self.hold.cleanup.leave();
     }
+}
+
+/// Why `hold`, which has ended, cannot be released.
+pub(crate) fn not_held(hold: &Hold) -> Error {
+    let why = match hold.ending() {
+        Some(Ending::Lost(reason)) => reason.to_string(),
+        _ => "it was released".to_owned(),
+    };
+    Error::new(ErrorKind::NotHeld, why)
 }

@@ -261,6 +261,12 @@ impl Error {
         }
     }
 
+    /// Continues the message.
+    pub(crate) fn adding(mut self, text: &str) -> Error {
+        self.inner.message.push_str(text);
+        self
+    }
+
     /// Sets whether a retry can succeed. The default is `true` for [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Busy`] and [`ErrorKind::WaitTimedOut`], and `false` for other kinds.
     #[must_use]

@@ -10,6 +10,10 @@ use crate::engine::metrics::Metrics;
 use crate::engine::wait::Wait;
 use crate::store::erased::ErasedAcquisition;
 use crate::time::moment::Moment;
+use crate::types::name::LockName;
+
+/// How many entries are searched for a hold: some 10 us.
+const SEARCHED: usize = 1_000;
 
 #[derive(Default)]
 pub(super) struct Schedule {
@@ -74,6 +78,16 @@ impl Schedule {
             (entry.due, entry.in_flight) = (due, in_flight);
             self.by_due.insert((due, id));
         }
+    }
+
+    pub(super) fn hold_of(&self, lock: &LockName) -> Option<Arc<Hold>> {
+        if self.entries.len() > SEARCHED {
+            return None;
+        }
+        self.entries.values().find_map(|entry| match &entry.task {
+            Task::Hold(hold) if hold.claim().name() == lock => Some(hold.clone()),
+            _ => None,
+        })
     }
 
     /// Removes all tasks, in the order in which they were due, and accepts no more.

@@ -23,6 +23,7 @@ use crate::store::erased::ErasedStore;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{LostReason, Result};
+use crate::types::name::LockName;
 
 /// How long the task keeps polling its schedule after it was woken.
 const LINGER: Duration = Duration::from_secs(1);
@@ -97,6 +98,12 @@ impl RenewalWorker {
                 Task::Wait(wait) => wait.dismiss(),
             }
         }
+    }
+
+    /// A hold of `lock`, for the text of an error: none among very many entries, whose search would
+    /// delay the renewals.
+    pub(crate) fn hold_of(&self, lock: &LockName) -> Option<Arc<Hold>> {
+        self.schedule.lock().hold_of(lock)
     }
 
     pub(crate) fn has_stopped(&self) -> bool {

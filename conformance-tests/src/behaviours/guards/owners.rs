@@ -1,0 +1,314 @@
+//! The guards of an owner share one hold: entered again at once, released by the last.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, Guard, Locks, LostReason, Mode, Owner};
+use futures_util::FutureExt;
+
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
+use crate::harness::Backdoor;
+use crate::how::How;
+use crate::network_fault::NetworkFault;
+use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
+use crate::suite::waiting::spawn_waiter;
+
+const GROUP: &str = "owners";
+const EXPIRE: &[Need] = &[Need::Backdoor(Backdoor::Expire)];
+
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(
+        GROUP,
+        "an_owner_enters_again_while_cut_off",
+        &[Need::Backdoor(Backdoor::CutOff)],
+        |c| Box::pin(cut_off(c)),
+    ),
+    behaviour(GROUP, "an_owner_enters_again_past_a_waiting_writer", &[], |c| {
+        Box::pin(past_a_waiter(c))
+    }),
+    behaviour(GROUP, "the_lock_is_free_only_after_the_last_guard", &[], |c| Box::pin(last(c))),
+    behaviour(GROUP, "two_tasks_of_an_owner_ask_once", &[], |c| Box::pin(ask_once(c))),
+    behaviour(GROUP, "a_dropped_first_acquisition_leaves_the_second_to_ask", &[], |c| {
+        Box::pin(first_dropped(c))
+    }),
+    behaviour(GROUP, "a_loss_ends_all_guards_of_an_owner", EXPIRE, |c| Box::pin(lost(c))),
+    behaviour(GROUP, "an_owner_acquires_anew_after_a_loss", EXPIRE, |c| Box::pin(anew(c))),
+    behaviour(GROUP, "a_writer_may_read_again_and_stays_the_writer", &[Need::Shared], |c| {
+        Box::pin(writer_reads(c))
+    }),
+    behaviour(GROUP, "a_reader_of_an_owner_is_refused_the_write_at_once", &[Need::Shared], |c| {
+        Box::pin(reader_writes(c))
+    }),
+    behaviour(GROUP, "permits_have_no_owner", &[Need::Permits], |c| Box::pin(permits(c))),
+    behaviour(GROUP, "two_owners_exclude_each_other", &[], |c| Box::pin(two_owners(c))),
+    behaviour(GROUP, "an_inner_limit_ends_the_inner_guard_only", &[], |c| Box::pin(inner(c))),
+    behaviour(GROUP, "a_forgotten_inner_guard_with_a_limit_frees_the_lock", &[], |c| {
+        Box::pin(forgotten(c))
+    }),
+    behaviour(GROUP, "a_panic_in_an_inner_scope_keeps_the_outer", &[], |c| Box::pin(panicked(c))),
+    behaviour(GROUP, "a_close_ends_all_guards_of_an_owner", &[], |c| Box::pin(closed(c))),
+    behaviour(GROUP, "a_wait_for_oneself_is_told", &[], |c| Box::pin(told(c))),
+];
+
+/// A limit that is reached soon.
+const LIMIT: Duration = Duration::from_millis(100);
+
+async fn acquire(context: &Context, locks: &Locks, name: &str, owner: &Owner) -> Guard {
+    let lock = locks.lock(name).owned_by(owner);
+    context.soon("the owner acquires it", lock.acquire()).await.expect("acquired")
+}
+
+async fn cut_off(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (locks, owner) = (context.client().await, Owner::new());
+    let outer = acquire(&context, &locks, &name, &owner).await;
+    context.inject_fault(NetworkFault::CutOff).await;
+    let inner = locks.lock(&name).owned_by(&owner).acquire().now_or_never();
+    let inner = inner.expect("no request is sent").expect("acquired");
+    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    inner.release().now_or_never().expect("no request is sent").expect("released");
+    context.heal().await;
+    context.release(outer).await;
+}
+
+async fn past_a_waiter(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let outer = acquire(&context, &one, &name, &owner).await;
+    let waiter = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&one, &name, 1).await;
+    let inner = acquire(&context, &one, &name, &owner).await;
+    context.release(outer).await;
+    context.until_queued(&one, &name, 1).await;
+    context.release(inner).await;
+    let waiter = context.until_granted("the waiter is granted", waiter).await;
+    context.release(waiter).await;
+}
+
+/// In any order of releases and drops.
+async fn last(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    for first in 0..3 {
+        let mut guards = Vec::new();
+        for _ in 0..3 {
+            guards.push(acquire(&context, &one, &name, &owner).await);
+        }
+        let token = guards[0].fencing_token();
+        assert!(guards.iter().all(|guard| guard.fencing_token() == token));
+        drop(guards.remove(first));
+        context.release(guards.remove(first % 2)).await;
+        let left = guards.remove(0);
+        assert!(left.is_held());
+        work::assert_busy(&context, &two, &name).await;
+        context.release(left).await;
+        assert!(work::is_free(&context, &two, &name, How::Exclusive).await);
+        assert_eq!(format!("{owner:?}"), "Owner { locks: 0 }", "it remembers nothing");
+    }
+}
+
+async fn ask_once(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let holder = context.acquire(&two, &name).await;
+    let waiters = [(); 4].map(|()| spawn_waiter(one.lock(&name).owned_by(&owner)));
+    context.until_queued(&two, &name, 1).await;
+    let lock = one.lock(&name).owned_by(&owner);
+    let tried = context.soon("a try of the owner answers", lock.try_acquire()).await;
+    let tried = tried.expect("no error");
+    assert!(tried.is_none(), "nobody of the owner holds it");
+    context.release(holder).await;
+    let mut guards = Vec::new();
+    for waiter in waiters {
+        guards.push(context.until_granted("a task of the owner has it", waiter).await);
+    }
+    let token = guards[0].fencing_token();
+    assert!(guards.iter().all(|guard| guard.fencing_token() == token && guard.is_held()));
+    for guard in guards {
+        context.release(guard).await;
+    }
+}
+
+async fn first_dropped(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let holder = context.acquire(&two, &name).await;
+    let first = spawn_waiter(one.lock(&name).owned_by(&owner));
+    context.until_queued(&two, &name, 1).await;
+    let second = spawn_waiter(one.lock(&name).owned_by(&owner));
+    first.abort();
+    let _ = context.soon("the first one ends", first).await;
+    context.release(holder).await;
+    let second = context.until_granted("the second one is granted", second).await;
+    context.release(second).await;
+}
+
+async fn lost(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let outer = acquire(&context, &one, &name, &owner).await;
+    let inner = acquire(&context, &one, &name, &owner).await;
+    let holder = take_away(&context, &two, &name).await;
+    let reason = context.within(context.patience() * 4, "a guard is lost", inner.lost()).await;
+    assert_eq!(context.soon("the other is lost too", outer.lost()).await, reason);
+    assert!(!inner.is_held() && !outer.is_held());
+    work::release_is_not_held(&context, inner).await;
+    work::release_is_not_held(&context, outer).await;
+    assert!(holder.is_held());
+    context.release(holder).await;
+}
+
+/// The store forgets the grant, and grants it to another client.
+async fn take_away(context: &Context, locks: &Locks, name: &str) -> Guard {
+    context.store().expire(name).await.expect("the store forgets it");
+    context.acquire(locks, name).await
+}
+
+async fn anew(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let stale = acquire(&context, &one, &name, &owner).await;
+    let holder = take_away(&context, &two, &name).await;
+    context.within(context.patience() * 4, "the owner's guard is lost", stale.lost()).await;
+    let waiter = spawn_waiter(one.lock(&name).owned_by(&owner));
+    context.until_queued(&two, &name, 1).await;
+    context.release(holder).await;
+    let fresh = context.until_granted("the owner acquires it anew", waiter).await;
+    assert!(fresh.fencing_token() > stale.fencing_token());
+    drop(stale);
+    let again = acquire(&context, &one, &name, &owner).await;
+    assert_eq!(again.fencing_token(), fresh.fencing_token());
+    context.release(fresh).await;
+    context.release(again).await;
+}
+
+async fn writer_reads(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let lock = one.rw_lock(&name);
+    let writing = lock.write().owned_by(&owner);
+    let writer = context.soon("a writer", writing.acquire()).await.expect("acquired");
+    let reading = lock.read().owned_by(&owner);
+    let reader = context.soon("a reader", reading.acquire()).await.expect("acquired");
+    assert_eq!(reader.mode(), Mode::Exclusive);
+    context.release(writer).await;
+    assert!(!work::is_free(&context, &two, &name, How::Shared).await, "the writer is held");
+    context.release(reader).await;
+}
+
+async fn reader_writes(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (locks, owner) = (context.client().await, Owner::new());
+    let lock = locks.rw_lock(&name);
+    let reading = lock.read().owned_by(&owner);
+    let reader = context.soon("a reader", reading.acquire()).await.expect("acquired");
+    let second = context.soon("a second reader", reading.acquire()).await.expect("acquired");
+    let writing = lock.write().owned_by(&owner);
+    let error = context.soon("an answer", writing.acquire()).await.expect_err("refused");
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+    assert!(reader.is_held() && second.is_held());
+    context.release(reader).await;
+    context.release(second).await;
+    let writer = context.soon("a writer", writing.acquire()).await.expect("acquired");
+    context.release(writer).await;
+}
+
+async fn permits(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (locks, owner) = (context.client().await, Owner::new());
+    let lock = locks.semaphore(&name, 3).owned_by(&owner);
+    let error = context.soon("an answer", lock.acquire()).await.expect_err("refused");
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+}
+
+async fn two_owners(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let (one, two) = (Owner::new(), Owner::new());
+    let guard = acquire(&context, &locks, &name, &one).await;
+    for lock in [locks.lock(&name).owned_by(&two), locks.lock(&name)] {
+        let tried = context.soon("a try answers", lock.try_acquire()).await.expect("no error");
+        assert!(tried.is_none(), "granted to two owners");
+    }
+    let same = one.clone();
+    let clone = acquire(&context, &locks, &name, &same).await;
+    context.release(clone).await;
+    context.release(guard).await;
+}
+
+async fn inner(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (locks, owner) = (context.client().await, Owner::new());
+    let outer = acquire(&context, &locks, &name, &owner).await;
+    let limited = locks.lock(&name).owned_by(&owner).hold_at_most(LIMIT);
+    let inner = context.soon("entered again", limited.acquire()).await.expect("acquired");
+    assert!(inner.valid_until() <= locks.now() + LIMIT);
+    assert_eq!(work::until_lost(&context, &inner).await, LostReason::HoldLimit);
+    assert!(outer.is_held());
+    work::release_is_not_held(&context, inner).await;
+    let worked = context.soon("the outer guard works", outer.run(async { 1 })).await;
+    assert_eq!(worked.expect("held"), 1);
+    context.release(outer).await;
+}
+
+async fn forgotten(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let outer = acquire(&context, &one, &name, &owner).await;
+    let limited = one.lock(&name).owned_by(&owner).hold_at_most(LIMIT);
+    let inner = context.soon("entered again", limited.acquire()).await.expect("acquired");
+    std::mem::forget(inner);
+    context.release(outer).await;
+    let next = context.acquire(&two, &name).await;
+    context.release(next).await;
+}
+
+async fn panicked(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let outer = acquire(&context, &one, &name, &owner).await;
+    let inner = acquire(&context, &one, &name, &owner).await;
+    let panicking = tokio::spawn(async move {
+        let _inner = inner;
+        std::panic::resume_unwind(Box::new("in the inner scope"));
+    });
+    assert!(context.soon("the task ends", panicking).await.is_err());
+    assert!(outer.is_held());
+    work::assert_busy(&context, &two, &name).await;
+    context.release(outer).await;
+}
+
+async fn closed(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (locks, owner) = (context.client().await, Owner::new());
+    let outer = acquire(&context, &locks, &name, &owner).await;
+    let inner = acquire(&context, &locks, &name, &owner).await;
+    context.soon("the client closes", locks.close()).await.expect("closed");
+    for guard in [outer, inner] {
+        assert_eq!(work::until_lost(&context, &guard).await, LostReason::Closed);
+        work::release_is_not_held(&context, guard).await;
+    }
+    let lock = locks.lock(&name).owned_by(&owner);
+    let error = context.soon("an answer", lock.acquire()).await.expect_err("closed");
+    work::assert_kind(&error, ErrorKind::Closed);
+}
+
+async fn told(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let guard = context.acquire(&one, &name).await;
+    for limit in [Duration::ZERO, work::SHORT_WAIT] {
+        let again = one.lock(&name).wait_at_most(limit);
+        let error = context.soon("an answer", again.acquire()).await.expect_err("it is held");
+        let token = guard.fencing_token().to_string();
+        assert!(error.message().contains("this client holds it itself"), "{error}");
+        assert!(error.message().contains(&token), "{error}");
+        let other = two.lock(&name).wait_at_most(limit);
+        let error = context.soon("an answer", other.acquire()).await.expect_err("it is held");
+        assert!(!error.message().contains("itself"), "{error}");
+    }
+    context.release(guard).await;
+}

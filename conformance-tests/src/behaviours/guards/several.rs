@@ -1,0 +1,345 @@
+//! Several locks at once: all or none, whatever the order in which they are given.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use fencelock_core::memory::Memory;
+use fencelock_core::{All, ErrorKind, Guards, Lock, Locks, LostReason, Mode, Owner, Result, all};
+use rand::RngExt;
+use rand::seq::SliceRandom;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, SHORT_WAIT};
+use crate::cancel_points::at_every_await;
+use crate::harness::Backdoor;
+use crate::how::How;
+use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
+
+const GROUP: &str = "several";
+const EXPIRE: &[Need] = &[Need::Backdoor(Backdoor::Expire)];
+
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "all_or_nothing", &[], |c| Box::pin(all_or_nothing(c))),
+    behaviour(GROUP, "opposite_orders_do_not_deadlock", &[], |c| Box::pin(opposite(c))),
+    behaviour(GROUP, "one_deadline_for_all", &[], |c| Box::pin(one_deadline(c))),
+    behaviour(GROUP, "a_try_of_several_leaves_nothing", &[], |c| Box::pin(tries(c))),
+    behaviour(GROUP, "the_same_lock_twice_is_one", &[], |c| Box::pin(twice(c))),
+    behaviour(GROUP, "a_reader_and_a_writer_of_one_lock_are_a_writer", &[Need::Shared], |c| {
+        Box::pin(reader_and_writer(c))
+    }),
+    behaviour(GROUP, "permits_twice_are_refused", &[Need::Permits], |c| Box::pin(permits_twice(c))),
+    behaviour(GROUP, "kinds_can_be_mixed", &[Need::Shared, Need::Permits], |c| Box::pin(mixed(c))),
+    behaviour(GROUP, "a_loss_of_one_is_a_loss_of_all", EXPIRE, |c| Box::pin(loss_of_one(c))),
+    behaviour(GROUP, "a_loss_while_waiting_begins_again", EXPIRE, |c| {
+        Box::pin(loss_while_waiting(c))
+    }),
+    behaviour(GROUP, "a_release_tries_all_and_tells_an_error", EXPIRE, |c| Box::pin(released(c))),
+    behaviour(GROUP, "hold_at_most_counts_from_the_last_grant", &[], |c| Box::pin(hold_at_most(c))),
+    behaviour(GROUP, "dropped_anywhere_several_leave_nothing", &[], |c| Box::pin(dropped(c))),
+    behaviour(GROUP, "several_locks_of_an_owner_are_entered_again", &[], |c| Box::pin(owned(c))),
+    behaviour(GROUP, "two_stores_need_a_limit", &[], |c| Box::pin(two_stores(c))),
+    behaviour(GROUP, "money_that_moves_between_accounts_is_conserved", &[], |c| Box::pin(money(c))),
+];
+
+fn names(context: &Context, count: usize) -> Vec<String> {
+    (0..count).map(|index| context.name(&format!("lock {index}"))).collect()
+}
+
+fn exclusively(locks: &Locks, names: &[String]) -> Vec<Lock> {
+    names.iter().map(|name| locks.lock(name)).collect()
+}
+
+fn spawn(all: All) -> JoinHandle<Result<Guards>> {
+    tokio::spawn(async move { all.acquire().await })
+}
+
+async fn all_or_nothing(context: Arc<Context>) {
+    let names = names(&context, 3);
+    let (one, two) = (context.client().await, context.client().await);
+    let last = context.acquire(&two, &names[2]).await;
+    let waiting = spawn(all(exclusively(&one, &names)));
+    context.until_queued(&two, &names[2], 1).await;
+    work::assert_busy(&context, &two, &names[0]).await;
+    context.release(last).await;
+    let guards = context.soon("all are acquired", waiting).await.expect("no panic");
+    let guards = guards.expect("acquired");
+    assert!(guards.is_held() && guards.len() == 3 && !guards.is_empty());
+    for (index, name) in names.iter().enumerate() {
+        assert_eq!(guards[index].name().as_str(), name);
+        work::assert_busy(&context, &two, name).await;
+    }
+    let worked = context.soon("the work is done", guards.run(async { 42 })).await;
+    assert_eq!(worked.expect("held"), 42);
+    context.soon("all are released", guards.release()).await.expect("released");
+    for name in &names {
+        assert!(work::is_free(&context, &two, name, How::Exclusive).await);
+    }
+    let none = context.soon("an answer", all([]).acquire()).await.expect("none is acquired");
+    assert!(none.is_empty() && none.is_held());
+}
+
+async fn opposite(context: Arc<Context>) {
+    let names = names(&context, 2);
+    let mut tasks = JoinSet::new();
+    for client in 0..4 {
+        let locks = context.client().await;
+        let mut names = names.clone();
+        if client % 2 == 1 {
+            names.reverse();
+        }
+        tasks.spawn(async move {
+            for _ in 0..10 {
+                let guards = all(exclusively(&locks, &names)).acquire().await.expect("acquired");
+                assert_eq!(guards[0].name().as_str(), names[0]);
+                tokio::task::yield_now().await;
+                guards.release().await.expect("released");
+            }
+        });
+    }
+    context.within(context.patience() * 4, "no deadlock", tasks.join_all()).await;
+}
+
+async fn one_deadline(context: Arc<Context>) {
+    let names = names(&context, 3);
+    let (one, two) = (context.client().await, context.client().await);
+    let last = context.acquire(&two, &names[2]).await;
+    let limited = all(exclusively(&one, &names)).wait_at_most(SHORT_WAIT);
+    let error = context.soon("an answer", limited.acquire()).await.expect_err("one is held");
+    work::assert_kind(&error, ErrorKind::WaitTimedOut);
+    assert_eq!(error.lock(), Some(&*names[2]));
+    assert!(error.message().contains("2 of 3 locks"), "{error}");
+    context.until_free(&two, &names[0]).await;
+    context.until_free(&two, &names[1]).await;
+    let own = all([one.lock(&names[0]).wait_at_most(SHORT_WAIT)]);
+    let error = context.soon("an answer", own.acquire()).await.expect_err("refused");
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+    context.release(last).await;
+}
+
+async fn tries(context: Arc<Context>) {
+    let names = names(&context, 3);
+    let (one, two) = (context.client().await, context.client().await);
+    let middle = context.acquire(&two, &names[1]).await;
+    let several = all(exclusively(&one, &names));
+    for _ in 0..3 {
+        let tried = context.soon("a try answers", several.try_acquire()).await;
+        assert!(tried.expect("no error").is_none());
+        context.until_free(&two, &names[0]).await;
+        context.until_free(&two, &names[2]).await;
+    }
+    context.release(middle).await;
+    let tried = context.soon("a try answers", several.try_acquire()).await.expect("no error");
+    let guards = tried.expect("all are free");
+    context.soon("all are released", guards.release()).await.expect("released");
+}
+
+async fn twice(context: Arc<Context>) {
+    let names = names(&context, 2);
+    let locks = context.client().await;
+    let given = [&names[1], &names[0], &names[1]].map(|name| locks.lock(name));
+    let guards = context.soon("acquired", all(given).acquire()).await.expect("acquired");
+    assert_eq!(guards[0].fencing_token(), guards[2].fencing_token());
+    assert_eq!(guards[1].name().as_str(), names[0]);
+    assert_eq!(guards.into_vec().len(), 2);
+}
+
+async fn reader_and_writer(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.rw_lock(&name);
+    for given in [[lock.read(), lock.write()], [lock.write(), lock.read()]] {
+        let guards = context.soon("acquired", all(given).acquire()).await.expect("acquired");
+        assert_eq!(guards[0].mode(), Mode::Exclusive);
+        assert!(!work::is_free(&context, &two, &name, How::Shared).await);
+        context.soon("released", guards.release()).await.expect("released");
+    }
+    let readers = all([lock.read(), lock.read()]);
+    let guards = context.soon("acquired", readers.acquire()).await.expect("acquired");
+    assert!(work::is_free(&context, &two, &name, How::Shared).await);
+    context.soon("released", guards.release()).await.expect("released");
+}
+
+async fn permits_twice(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let permits = [locks.semaphore(&name, 3), locks.semaphore(&name, 3)];
+    let error = context.soon("an answer", all(permits).acquire()).await.expect_err("refused");
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+}
+
+async fn mixed(context: Arc<Context>) {
+    let names = names(&context, 3);
+    let locks = context.client().await;
+    let given = [
+        locks.semaphore(&names[2], 3).permits(2),
+        locks.rw_lock(&names[1]).read(),
+        locks.lock(&names[0]),
+    ];
+    let guards = context.soon("acquired", all(given).acquire()).await.expect("acquired");
+    let modes: Vec<_> = (0..3).map(|index| guards[index].mode().as_str()).collect();
+    assert_eq!(modes, ["permits", "shared", "exclusive"]);
+    context.soon("released", guards.release()).await.expect("released");
+}
+
+async fn loss_of_one(context: Arc<Context>) {
+    let names = names(&context, 3);
+    let (one, two) = (context.client().await, context.client().await);
+    let several = all(exclusively(&one, &names));
+    let guards = context.soon("acquired", several.acquire()).await.expect("acquired");
+    let lose = async {
+        context.store().expire(&names[1]).await.expect("the store forgets it");
+        let next = context.acquire(&two, &names[1]).await;
+        let _next = next;
+        std::future::pending::<()>().await;
+    };
+    let ran = context.within(context.patience() * 4, "a loss", guards.run(lose)).await;
+    let error = ran.expect_err("one was lost");
+    work::assert_kind(&error, ErrorKind::Lost);
+    assert_eq!(error.lock(), Some(&*names[1]));
+    assert!(!guards.is_held() && guards[0].is_held() && guards.remaining() == Duration::ZERO);
+    assert_eq!(context.soon("the loss", guards.lost()).await.0.as_str(), names[1]);
+}
+
+async fn loss_while_waiting(context: Arc<Context>) {
+    let names = names(&context, 2);
+    let (one, two) = (context.client().await, context.client().await);
+    let last = context.acquire(&two, &names[1]).await;
+    let waiting = spawn(all(exclusively(&one, &names)));
+    context.until_queued(&two, &names[1], 1).await;
+    context.store().expire(&names[0]).await.expect("the store forgets it");
+    let first = context.acquire(&two, &names[0]).await;
+    // It queues for the first one again, and has left the other's queue.
+    context.until_queued(&two, &names[1], 0).await;
+    context.until_queued(&two, &names[0], 1).await;
+    let token = first.fencing_token();
+    context.release(last).await;
+    context.release(first).await;
+    let guards = context.soon("all are acquired", waiting).await.expect("no panic");
+    let guards = guards.expect("acquired");
+    assert!(guards.is_held() && guards[0].fencing_token() > token);
+    context.soon("released", guards.release()).await.expect("released");
+}
+
+async fn released(context: Arc<Context>) {
+    let names = names(&context, 3);
+    let (one, two) = (context.client().await, context.client().await);
+    let several = all(exclusively(&one, &names));
+    let guards = context.soon("acquired", several.acquire()).await.expect("acquired");
+    context.store().expire(&names[0]).await.expect("the store forgets it");
+    let next = context.acquire(&two, &names[0]).await;
+    let error = context.soon("an answer", guards.release()).await.expect_err("one was lost");
+    work::assert_kind(&error, ErrorKind::NotHeld);
+    assert_eq!(error.lock(), Some(&*names[0]));
+    assert!(next.is_held());
+    for name in &names[1..] {
+        assert!(work::is_free(&context, &two, name, How::Exclusive).await);
+    }
+    context.release(next).await;
+}
+
+async fn hold_at_most(context: Arc<Context>) {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let names = names(&context, 2);
+    let (one, two) = (context.client().await, context.client().await);
+    let last = context.acquire(&two, &names[1]).await;
+    let limited = all([one.lock(&names[0]).hold_at_most(LIMIT), one.lock(&names[1])]);
+    let waiting = spawn(limited);
+    context.until_queued(&two, &names[1], 1).await;
+    // Longer than the limit, which begins when all are held.
+    context.sleep_until(&one, one.now() + LIMIT * 2).await;
+    let before = one.now();
+    context.release(last).await;
+    let guards = context.soon("all are acquired", waiting).await.expect("no panic");
+    let guards = guards.expect("acquired");
+    assert!(guards[0].valid_until() <= one.now() + LIMIT && guards[0].valid_until() > before);
+    let (name, reason) = context.soon("the limit ends", guards.lost()).await;
+    assert_eq!((name.as_str(), reason), (&*names[0], LostReason::HoldLimit));
+    assert!(guards[1].is_held());
+    drop(guards);
+}
+
+async fn dropped(context: Arc<Context>) {
+    let names = names(&context, 2);
+    let (one, two) = (context.client().await, context.client().await);
+    let make = async || {
+        let several = all(exclusively(&one, &names));
+        ((), async move { several.acquire().await })
+    };
+    at_every_await(context.patience(), make, async |(), acquired| {
+        drop(acquired.map(|acquired| acquired.expect("no error")));
+        for name in &names {
+            context.until_free(&two, name).await;
+        }
+    })
+    .await;
+}
+
+async fn owned(context: Arc<Context>) {
+    let names = names(&context, 2);
+    let (locks, owner) = (context.client().await, Owner::new());
+    let several = all(names.iter().map(|name| locks.lock(name).owned_by(&owner)));
+    let outer = context.soon("acquired", several.acquire()).await.expect("acquired");
+    let inner = context.soon("entered again", several.acquire()).await.expect("acquired");
+    assert_eq!(outer[1].fencing_token(), inner[1].fencing_token());
+    context.soon("released", outer.release()).await.expect("released");
+    assert!(inner.is_held());
+    context.soon("released", inner.release()).await.expect("released");
+}
+
+async fn two_stores(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (locks, other) = (context.client().await, Memory::new());
+    let other = other.locks(Default::default()).expect("a memory store");
+    let several = all([locks.lock(&name), other.lock(&name)]);
+    let error = context.soon("an answer", several.acquire()).await.expect_err("refused");
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+    let limited = several.wait_at_most(context.patience());
+    let guards = context.soon("acquired", limited.acquire()).await.expect("acquired");
+    assert_eq!(guards.into_vec().len(), 2);
+}
+
+/// Ten clients, each in random orders, on accounts that lose updates without their locks.
+async fn money(context: Arc<Context>) {
+    const CLIENTS: usize = 10;
+    const ROUNDS: usize = 8;
+    let names = names(&context, 12);
+    let accounts: Arc<Vec<AtomicI64>> = Arc::new(names.iter().map(|_| AtomicI64::new(0)).collect());
+    let mut tasks = JoinSet::new();
+    for client in 0..CLIENTS {
+        let locks = context.client().await;
+        let (names, accounts, mut random) = (names.clone(), accounts.clone(), context.random());
+        for _ in 0..client {
+            random.random::<u64>();
+        }
+        tasks.spawn(async move {
+            for _ in 0..ROUNDS {
+                let mut chosen: Vec<usize> = (0..names.len()).collect();
+                chosen.shuffle(&mut random);
+                chosen.truncate(2 + random.random_range(0..3));
+                let several = all(chosen.iter().map(|account| locks.lock(&names[*account])));
+                let guards = several.acquire().await.expect("acquired");
+                let moved = async {
+                    let read: Vec<i64> = chosen
+                        .iter()
+                        .map(|account| accounts[*account].load(Ordering::Relaxed))
+                        .collect();
+                    tokio::task::yield_now().await;
+                    let last = chosen.len() - 1;
+                    for (index, account) in chosen.iter().enumerate() {
+                        let change = if index == last { -(last as i64) } else { 1 };
+                        accounts[*account].store(read[index] + change, Ordering::Relaxed);
+                    }
+                };
+                guards.run(moved).await.expect("held");
+                guards.release().await.expect("released");
+            }
+        });
+    }
+    context.within(context.patience() * 4, "no deadlock", tasks.join_all()).await;
+    let sum: i64 = accounts.iter().map(|account| account.load(Ordering::Relaxed)).sum();
+    context.assert_final(sum == 0, || format!("{sum} was lost or made: two held one account"));
+}

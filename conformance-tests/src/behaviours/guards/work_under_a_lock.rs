@@ -1,0 +1,111 @@
+//! `Lock::with` releases whatever happens to the work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::ErrorKind;
+
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
+use crate::cancel_points::at_every_await;
+use crate::harness::Backdoor;
+use crate::how::How;
+use crate::network_fault::NetworkFault;
+use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
+
+const GROUP: &str = "work_under_a_lock";
+
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "it_releases_whatever_the_work_returns", &[], |c| Box::pin(returns(c))),
+    behaviour(GROUP, "a_panic_in_the_work_releases", &[], |c| Box::pin(panics(c))),
+    behaviour(GROUP, "a_loss_drops_the_work", &[Need::Backdoor(Backdoor::Expire)], |c| {
+        Box::pin(lost(c))
+    }),
+    behaviour(
+        GROUP,
+        "a_silent_store_after_the_work_hides_no_result",
+        &[Need::Backdoor(Backdoor::CutOff)],
+        |c| Box::pin(silent(c)),
+    ),
+    behaviour(GROUP, "dropped_anywhere_it_leaves_nothing", &[], |c| Box::pin(dropped(c))),
+];
+
+async fn returns(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for wanted in [Ok(1), Err("no")] {
+        let lock = one.lock(&name);
+        let returned = lock.with(async |guard| {
+            assert!(guard.is_held());
+            work::assert_busy(&context, &two, &name).await;
+            wanted
+        });
+        let returned = context.soon("the work is done", returned).await;
+        assert_eq!(returned.expect("held"), wanted);
+        assert!(work::is_free(&context, &two, &name, How::Exclusive).await);
+    }
+}
+
+async fn panics(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let lock = locks.lock(&name);
+    let panicking = tokio::spawn(async move {
+        lock.with(async |_| std::panic::resume_unwind(Box::new("in the work"))).await
+    });
+    assert!(context.soon("the task ends", panicking).await.is_err());
+    context.until_free(&locks, &name).await;
+}
+
+async fn lost(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let lock = one.lock(&name);
+    let works = lock.with(async |_| {
+        context.store().expire(&name).await.expect("the store forgets it");
+        let next = context.acquire(&two, &name).await;
+        // Its own client asks and is told.
+        let _next = next;
+        std::future::pending::<()>().await;
+    });
+    let error = context.within(context.patience() * 4, "the work is dropped", works).await;
+    work::assert_kind(&error.expect_err("lost"), ErrorKind::Lost);
+    context.until_free(&two, &name).await;
+}
+
+/// Long enough for an answer on a busy machine.
+const SILENCE: Duration = Duration::from_secs(1);
+
+async fn silent(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client_with(|params| params.unreachable_after = SILENCE).await;
+    let lock = locks.lock(&name);
+    let works = lock.with(async |_| {
+        context.inject_fault(NetworkFault::CutOff).await;
+        42
+    });
+    let done = context.soon("the work is done", works).await;
+    context.heal().await;
+    assert_eq!(done.expect("the work ended while the lock was held"), 42);
+    // The release continues in the background.
+    let other = context.client().await;
+    context.until_free(&other, &name).await;
+}
+
+async fn dropped(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let make = async || {
+        let lock = locks.lock(&name);
+        ((), async move { lock.with(async |_| tokio::task::yield_now().await).await })
+    };
+    at_every_await(context.patience(), make, async |(), done| {
+        if let Some(done) = done {
+            done.expect("no error");
+        }
+        context.until_free(&locks, &name).await;
+    })
+    .await;
+}

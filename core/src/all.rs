@@ -1,0 +1,395 @@
+//! Several locks at once: all of them or none, without a deadlock.
+//!
+//! They are acquired one after the other in one order for all clients of a store, which is what
+//! excludes a deadlock (Havender, "Avoiding deadlock in multitasking systems", 1968).
+
+use std::fmt;
+use std::ops::Index;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{join_all, select_all};
+use tokio::time::Instant;
+
+use crate::engine::acquire::WaitLimit;
+use crate::engine::client::ClientInner;
+use crate::guard::{Guard, run_while};
+use crate::lock::{Lock, left};
+use crate::store::claim::AcquireRequest;
+use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, invalid};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+
+/// Acquires all of `locks` or none, without a deadlock, whatever the order in which they are given.
+///
+/// They are acquired one after the other in the order of their stores' URLs and of their names, so
+/// that clients which want the same locks never wait for each other in a circle. While a later one
+/// is waited for, the earlier ones are renewed; if one of them is lost, all are given back and it
+/// begins again. The locks may be of different kinds and stores. One that is given twice is acquired
+/// once, as a writer if either is one; permits cannot be given twice.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use std::time::Duration;
+/// let both = fencelock::all([locks.lock("account/1"), locks.lock("account/2")])
+///     .wait_at_most(Duration::from_secs(3))
+///     .acquire()
+///     .await?;
+/// let (from, to) = (both[0].fencing_token(), both[1].fencing_token()); // each for its own account
+/// both.run(async { println!("transfer with the tokens {from} and {to}") }).await?;
+/// both.release().await?;
+/// # Ok(()) }
+/// ```
+pub fn all(locks: impl IntoIterator<Item = Lock>) -> All {
+    All { locks: locks.into_iter().collect(), wait: None }
+}
+
+/// Several locks and the wait limit of their acquisition; see [`all`].
+#[derive(Clone, Debug)]
+#[must_use = "locks do nothing until they are acquired"]
+pub struct All {
+    locks: Vec<Lock>,
+    wait: Option<Duration>,
+}
+
+impl All {
+    /// Waits at most `limit` for all of them together; zero means not at all. Required when the locks
+    /// are of several stores: two programs may name the stores differently, and so disagree about the
+    /// order; the limit then ends their deadlock.
+    pub fn wait_at_most(mut self, limit: Duration) -> All {
+        self.wait = Some(limit);
+        self
+    }
+
+    /// Acquires all of the locks, and waits for them if necessary. No locks are acquired at once.
+    ///
+    /// [`hold_at_most`](Lock::hold_at_most) of one counts from the moment when all are held.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`], naming the lock, and how many of the locks were held: they are released
+    /// in the background. [`ErrorKind::InvalidArgument`] also for a wait limit of one of the locks,
+    /// for permits of one semaphore twice, and for several stores without a wait limit.
+    ///
+    /// # Cancel safety
+    /// Dropped at any await, it leaves neither a place in a queue nor a lock: the clean-up runs in the
+    /// background.
+    pub async fn acquire(&self) -> Result<Guards> {
+        self.acquire_within(self.wait.unwrap_or(Duration::MAX)).await
+    }
+
+    /// All of the locks, or `None` when one of them is not free: at once, or after
+    /// [`wait_at_most`](All::wait_at_most).
+    ///
+    /// # Errors
+    /// As [`acquire`](All::acquire), except for a lock that is not free.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](All::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<Guards>> {
+        match self.acquire_within(self.wait.unwrap_or(Duration::ZERO)).await {
+            Ok(guards) => Ok(Some(guards)),
+            Err(error) => match error.kind() {
+                ErrorKind::Busy | ErrorKind::WaitTimedOut => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    async fn acquire_within(&self, limit: Duration) -> Result<Guards> {
+        let started = Instant::now();
+        let (members, order) = self.members(limit, started).await?;
+        loop {
+            let wait_limit = || WaitLimit { limit, left: left(limit, Some(started)) };
+            match acquire_in_order(&members, wait_limit).await? {
+                Ok(guards) => return Ok(Guards { guards, order }),
+                // Going on from the lost one would acquire out of order.
+                Err(reason) => tracing::debug!(
+                    target: "fencelock", reason = reason.as_str(),
+                    "one of several locks was lost before all were held; beginning again"
+                ),
+            }
+        }
+    }
+
+    /// What to acquire, in the order of the acquisition, and where each of the given locks is in it.
+    async fn members(
+        &self,
+        limit: Duration,
+        started: Instant,
+    ) -> Result<(Vec<Member<'_>>, Vec<usize>)> {
+        let mut members: Vec<Member<'_>> = Vec::with_capacity(self.locks.len());
+        // By the index of the given lock.
+        let mut member_of = Vec::with_capacity(self.locks.len());
+        for lock in &self.locks {
+            let (client, request) = lock.resolved(limit, started).await?;
+            let explained = |error| Err(client.explain(error, Operation::Acquire, &request.name));
+            if lock.wait.is_some() || lock.since.is_some() {
+                return explained(invalid(
+                    "one of several locks has no wait limit of its own; set All::wait_at_most",
+                ));
+            }
+            let known = members.iter_mut().enumerate().find(|(_, it)| it.is_for(client, request));
+            match known {
+                Some((index, member)) => {
+                    if let Err(error) = member.merge(lock, request) {
+                        return explained(error);
+                    }
+                    member_of.push(index);
+                }
+                None => {
+                    member_of.push(members.len());
+                    members.push(Member::new(lock, client, request));
+                }
+            }
+        }
+        let spans_stores = members.iter().any(|it| !Arc::ptr_eq(it.client, members[0].client));
+        if spans_stores && limit == Duration::MAX {
+            let error = invalid(
+                "locks of several stores need All::wait_at_most: programs that name the stores \
+                 differently may wait for each other",
+            );
+            return Err(error.during(Operation::Acquire));
+        }
+        let mut sorted: Vec<usize> = (0..members.len()).collect();
+        sorted.sort_by(|one, two| members[*one].place().cmp(&members[*two].place()));
+        let mut place = vec![0; members.len()];
+        for (at, member) in sorted.iter().enumerate() {
+            place[*member] = at;
+        }
+        members.sort_by(|one, two| one.place().cmp(&two.place()));
+        Ok((members, member_of.into_iter().map(|member| place[member]).collect()))
+    }
+}
+
+/// One lock of several, with the options of its acquisition.
+struct Member<'a> {
+    lock: &'a Lock,
+    client: &'a Arc<ClientInner>,
+    request: AcquireRequest,
+    hold_at_most: Option<Duration>,
+}
+
+impl<'a> Member<'a> {
+    fn new(lock: &'a Lock, client: &'a Arc<ClientInner>, request: &AcquireRequest) -> Member<'a> {
+        let hold_at_most = request.hold_at_most;
+        let request = AcquireRequest { hold_at_most: None, ..request.clone() };
+        Member { lock, client, request, hold_at_most }
+    }
+
+    fn is_for(&self, client: &Arc<ClientInner>, request: &AcquireRequest) -> bool {
+        Arc::ptr_eq(self.client, client) && self.request.name == request.name
+    }
+
+    /// The lock was given again.
+    fn merge(&mut self, lock: &'a Lock, request: &AcquireRequest) -> Result<()> {
+        match (self.request.mode, request.mode) {
+            (Mode::Permits(_), _) | (_, Mode::Permits(_)) => {
+                return Err(invalid(
+                    "permits of one semaphore were given twice; take them together, by \
+                     Lock::permits",
+                ));
+            }
+            (Mode::Shared, Mode::Exclusive) => {
+                (self.request.mode, self.request.kind) = (request.mode, request.kind);
+            }
+            (Mode::Exclusive, _) | (Mode::Shared, Mode::Shared) => {}
+        }
+        if self.lock.owner.is_none() {
+            self.lock = lock;
+        }
+        self.hold_at_most = match (self.hold_at_most, request.hold_at_most) {
+            (Some(one), Some(two)) => Some(one.min(two)),
+            (one, two) => one.or(two),
+        };
+        Ok(())
+    }
+
+    /// The same in all clients of a store. Two stores of one process may have one URL, such as mem://.
+    fn place(&self) -> (&str, &str, usize) {
+        let client = Arc::as_ptr(self.client).addr();
+        (&self.client.redacted_url, self.request.name.key(), client)
+    }
+}
+
+/// All guards, or why one of them was lost before all were held.
+async fn acquire_in_order(
+    members: &[Member<'_>],
+    wait_limit: impl Fn() -> WaitLimit,
+) -> Result<std::result::Result<Vec<Guard>, LostReason>> {
+    let mut held = Held(Vec::with_capacity(members.len()));
+    for member in members {
+        let acquiring = member.lock.acquire_resolved(member.client, &member.request, wait_limit());
+        let acquired = tokio::select! {
+            biased;
+            acquired = acquiring => acquired,
+            (_, reason) = first_lost(&held.0) => return begin_again(reason, member),
+        };
+        match acquired {
+            Ok(guard) => held.0.push(guard),
+            Err(error) => {
+                let (held, all) = (held.0.len(), members.len());
+                return Err(error.adding(&format!("; {held} of {all} locks were held until then")));
+            }
+        }
+    }
+    if let Some(at) = held.0.iter().position(|guard| !guard.is_held()) {
+        let reason = held.0[at].lost().await;
+        return begin_again(reason, &members[at]);
+    }
+    let guards = std::mem::take(&mut held.0).into_iter().zip(members).map(|(guard, member)| {
+        match member.hold_at_most {
+            Some(limit) => guard.end_at(member.client.now() + limit),
+            None => guard,
+        }
+    });
+    Ok(Ok(guards.collect()))
+}
+
+/// A lock that its owner's first acquisition limits, or of a client that was closed, is not held
+/// longer another time.
+fn begin_again<T>(
+    reason: LostReason,
+    member: &Member<'_>,
+) -> Result<std::result::Result<T, LostReason>> {
+    let kind = match reason {
+        LostReason::Expired | LostReason::TakenAway => return Ok(Err(reason)),
+        LostReason::HoldLimit => ErrorKind::Lost,
+        LostReason::Closed => ErrorKind::Closed,
+    };
+    let error = Error::new(kind, format!("before all locks were held: {reason}"));
+    Err(member.client.explain(error, Operation::Acquire, &member.request.name))
+}
+
+/// Guards that are dropped in reverse, so that nobody is granted the first before the last.
+struct Held(Vec<Guard>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
+/// The first loss among `guards`.
+async fn first_lost(guards: &[Guard]) -> (LockName, LostReason) {
+    if guards.is_empty() {
+        return std::future::pending().await;
+    }
+    let lost = guards
+        .iter()
+        .map(|guard| Box::pin(async move { (guard.name().clone(), guard.lost().await) }));
+    select_all(lost).await.0
+}
+
+/// Several held locks. By index they are in the order in which they were given to [`all`]; a lock
+/// that was given twice has one guard.
+///
+/// Tokens of different locks cannot be compared: a resource that two locks protect checks both.
+/// Dropping it releases the locks in the background.
+#[must_use = "dropping the guards releases the locks"]
+pub struct Guards {
+    /// In the order of their acquisition.
+    guards: Vec<Guard>,
+    /// By the index of the given lock.
+    order: Vec<usize>,
+}
+
+impl Guards {
+    /// The number of locks that were given.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether no lock was given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Whether every lock is provably held at this moment; see [`Guard::is_held`].
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.guards.iter().all(Guard::is_held)
+    }
+
+    /// The least remaining validity; see [`Guard::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(Guard::remaining).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Completes when the first of the locks is lost.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn lost(&self) -> (LockName, LostReason) {
+        first_lost(&self.guards).await
+    }
+
+    /// Completes when at most `margin` of the validity of one of the locks is left; see
+    /// [`Guard::expiring`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn expiring(&self, margin: Duration) {
+        if self.guards.is_empty() {
+            return std::future::pending().await;
+        }
+        select_all(self.guards.iter().map(|guard| Box::pin(guard.expiring(margin)))).await;
+    }
+
+    /// Runs `work` while all locks are held, and drops it when one of them is lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`], naming the lock; see [`Guard::run`].
+    ///
+    /// # Cancel safety
+    /// As cancel safe as `work`; the guards are not affected.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let ran = run_while(|| self.is_held(), self.lost(), work).await;
+        ran.map_err(|(lock, reason)| {
+            let error = Error::new(ErrorKind::Lost, reason.to_string());
+            let guard = self.guards.iter().find(|guard| *guard.name() == lock);
+            match guard {
+                Some(guard) => guard.explain(error, Operation::Hold),
+                None => error,
+            }
+        })
+    }
+
+    /// Releases all locks at the same time, and waits until the stores have confirmed it.
+    ///
+    /// # Errors
+    /// The first error of those of [`Guard::release`], in the order of the acquisition; each of the
+    /// locks was released, or is in the background.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the releases continue in the background.
+    pub async fn release(self) -> Result<()> {
+        let released = join_all(self.guards.into_iter().map(Guard::release)).await;
+        released.into_iter().collect()
+    }
+
+    /// The guards, each lock once, in the order of their acquisition.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<Guard> {
+        self.guards
+    }
+}
+
+impl Index<usize> for Guards {
+    type Output = Guard;
+
+    /// The guard of the lock that was given at this index.
+    fn index(&self, index: usize) -> &Guard {
+        &self.guards[self.order[index]]
+    }
+}
+
+impl fmt::Debug for Guards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
+    }
+}

@@ -1,0 +1,123 @@
+//! One of several guards of a hold: the last of them to end releases it.
+//!
+//! A share may end before its hold, by a limit of its own, and never after it.
+
+use std::sync::{Arc, Weak};
+
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::engine::client::ClientInner;
+use crate::engine::hold::{Ending, Hold};
+use crate::engine::owned_hold::{OwnedHold, not_held};
+use crate::engine::telemetry;
+use crate::sync::Mutex;
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, LostReason, Result};
+
+/// A hold that several guards own together. Dropping the last reference releases it in the
+/// background.
+pub(crate) struct SharedHold {
+    pub(crate) owned: OwnedHold,
+    /// Dropped with it.
+    pub(crate) _registered: Option<Box<dyn Send + Sync>>,
+}
+
+/// The part of one guard in a [`SharedHold`].
+pub(crate) struct Share {
+    pub(crate) client: Arc<ClientInner>,
+    pub(crate) hold: Arc<Hold>,
+    limit: Moment,
+    part: Arc<Part>,
+    /// Ends the share at its limit, also when its guard was forgotten.
+    timer: Option<AbortOnDropHandle<()>>,
+}
+
+/// Empty after the end of the share.
+type Part = Mutex<Option<Arc<SharedHold>>>;
+
+impl Share {
+    pub(crate) fn new(shared: Arc<SharedHold>) -> Share {
+        Share {
+            client: shared.owned.client.clone(),
+            hold: shared.owned.hold.clone(),
+            limit: Moment::NEVER,
+            part: Arc::new(Mutex::new(Some(shared))),
+            timer: None,
+        }
+    }
+
+    /// Ends it no later than at `limit`.
+    pub(crate) fn end_at(mut self, limit: Moment) -> Share {
+        if limit < self.limit {
+            let ending = end_at(limit, &self.client, self.hold.clone(), Arc::downgrade(&self.part));
+            let timer = self.client.reaper.runtime.spawn(ending);
+            (self.limit, self.timer) = (limit, Some(AbortOnDropHandle::new(timer)));
+        }
+        self
+    }
+
+    /// The end of the validity, or `None` after the end of the share.
+    pub(crate) fn valid_until(&self, now: Moment) -> Option<Moment> {
+        if now >= self.limit {
+            return None;
+        }
+        self.hold.valid_until().map(|until| until.min(self.limit))
+    }
+
+    pub(crate) fn is_held(&self, now: Moment) -> bool {
+        now < self.limit && self.hold.is_held(now)
+    }
+
+    /// Why it was lost, if it was.
+    pub(crate) fn lost(&self, now: Moment) -> Option<LostReason> {
+        match self.hold.ending() {
+            Some(Ending::Lost(reason)) => Some(reason),
+            _ if now >= self.limit => Some(LostReason::HoldLimit),
+            _ => None,
+        }
+    }
+
+    /// Completes with `changed`, or when the limit is reached.
+    pub(crate) async fn until_limit(&self, changed: impl Future<Output = ()>) {
+        if self.limit == Moment::NEVER {
+            return changed.await;
+        }
+        tokio::select! {
+            () = changed => {}
+            () = self.client.store.clock().sleep_until(self.limit) => {}
+        }
+    }
+
+    /// Ends the share. The last one of its hold releases the lock and waits until the store has
+    /// confirmed it; the others send nothing.
+    pub(crate) async fn release(&self) -> Result<()> {
+        let now = self.client.now();
+        let shared = self.part.lock().take();
+        if now >= self.limit {
+            return Err(Error::new(ErrorKind::NotHeld, LostReason::HoldLimit.to_string()));
+        }
+        match shared.and_then(Arc::into_inner) {
+            Some(last) => last.owned.release().await,
+            None if self.hold.is_held(now) => Ok(()),
+            None => Err(not_held(&self.hold)),
+        }
+    }
+}
+
+/// Ends a share that is still there at its limit.
+fn end_at(
+    limit: Moment,
+    client: &ClientInner,
+    hold: Arc<Hold>,
+    part: Weak<Part>,
+) -> impl Future<Output = ()> + Send + use<> {
+    let store = client.store.clone();
+    async move {
+        store.clock().sleep_until(limit).await;
+        let ended = part.upgrade().and_then(|part| part.lock().take());
+        if ended.is_some() && hold.valid_until().is_some() {
+            let reason = LostReason::HoldLimit;
+            hold.span.in_scope(|| telemetry::lost(hold.claim(), hold.grant.token, reason));
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Owners: re-entrant use of a lock, by an explicit value.
+//!
+//! The state of an owner is one small table: per client and lock, the hold that its guards share, or
+//! the gate behind which its other acquisitions wait while one of them asks the store. No store
+//! knows of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::acquire::{WaitLimit, acquire};
+use crate::engine::client::{ClientInner, closed};
+use crate::engine::hold::Hold;
+use crate::engine::owned_hold::OwnedHold;
+use crate::engine::share::{Share, SharedHold};
+use crate::guard::Guard;
+use crate::store::claim::AcquireRequest;
+use crate::sync::Mutex;
+use crate::time::moment::Moment;
+use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+use crate::types::mode::Mode;
+use crate::types::name::LockName;
+use crate::types::options::format_duration;
+
+/// One logical activity, such as a request or a job, whose code acquires a lock again that it holds
+/// already. Clones are the same owner.
+///
+/// The guards of an owner for one lock of one client **share one hold**: all have the same fencing
+/// token, in any order of their releases the lock is free after the last, and a loss ends them all.
+/// Only the first acquisition asks the store, and its options decide; of a later one,
+/// [`hold_at_most`](crate::Lock::hold_at_most) limits its own guard, and the rest has no effect. A
+/// later one is granted although others wait for the lock: it would wait for itself behind them.
+///
+/// - An exclusive hold covers readers, and the guard's mode stays exclusive. A reader that wants to
+///   write is refused at once, since it would wait for its own release. Permits have no owner.
+/// - Two tasks of an owner do not exclude each other; two owners do, and so do an owner and an
+///   acquisition without one.
+/// - It ends at the process: pass the [fencing token](crate::FencingToken) to other processes, and
+///   let the resource check it, rather than the lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::Owner;
+/// let request = Owner::new();
+/// let outer = locks.lock("orders/42").owned_by(&request).acquire().await?;
+/// let inner = locks.lock("orders/42").owned_by(&request).acquire().await?; // no request is sent
+/// assert_eq!(inner.fencing_token(), outer.fencing_token());
+/// outer.release().await?;
+/// assert!(inner.is_held());
+/// inner.release().await?; // the last one releases the lock
+/// # Ok(()) }
+/// ```
+///
+/// Code that cannot pass the owner along finds it in a task-local value:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # use fencelock_core as fencelock;
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// use fencelock::{Locks, Owner};
+/// tokio::task_local! { static OWNER: Owner; }
+/// async fn deduct(locks: &Locks) -> fencelock::Result<()> {
+///     locks.lock("stock").owned_by(&OWNER.get()).acquire().await?.release().await
+/// }
+/// OWNER.scope(Owner::new(), async {
+///     let stock = locks.lock("stock").owned_by(&OWNER.get()).acquire().await?;
+///     deduct(&locks).await?;
+///     stock.release().await
+/// }).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+pub struct Owner {
+    holds: Arc<Holds>,
+}
+
+type Holds = Mutex<HashMap<Key, Entry>>;
+
+/// A lock of a client. The entry's guards or asker keep the client, so that no other has its address.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    client: usize,
+    lock: LockName,
+}
+
+enum Entry {
+    /// An acquisition of the owner asks the store; its end cancels the token.
+    Asking(CancellationToken),
+    /// Its guards share it.
+    Held { hold: Arc<Hold>, shared: Weak<SharedHold> },
+}
+
+/// What an acquisition does next.
+enum Next {
+    Join(Arc<SharedHold>),
+    Wait(CancellationToken),
+    Ask(Asking),
+}
+
+impl Owner {
+    /// An owner that holds nothing.
+    #[must_use]
+    pub fn new() -> Owner {
+        Owner::default()
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        client: &Arc<ClientInner>,
+        request: &AcquireRequest,
+        wait: WaitLimit,
+    ) -> Result<Guard> {
+        let guard = self.join_or_ask(client, request, wait).await;
+        guard.map_err(|error| client.explain(error, Operation::Acquire, &request.name))
+    }
+
+    async fn join_or_ask(
+        &self,
+        client: &Arc<ClientInner>,
+        request: &AcquireRequest,
+        wait: WaitLimit,
+    ) -> Result<Guard> {
+        // An owner that enters again and again must still yield its worker thread.
+        tokio::task::coop::consume_budget().await;
+        if let Mode::Permits(_) = request.mode {
+            return Err(invalid("permits have no owner; expected lock() or rw_lock()"));
+        }
+        let key = Key { client: Arc::as_ptr(client).addr(), lock: request.name.clone() };
+        let started = client.now();
+        loop {
+            match self.next(&key, client.now()) {
+                Next::Join(shared) => return join(shared, request, client.now()),
+                Next::Wait(gate) => wait_at(&gate, client, wait, started).await?,
+                Next::Ask(asking) => {
+                    let waited = client.now().duration_since(started);
+                    let left = wait.left.saturating_sub(waited);
+                    let owned = acquire(client, request, WaitLimit { left, ..wait }).await?;
+                    return Ok(Guard::of_share(Share::new(asking.granted(owned))));
+                }
+            }
+        }
+    }
+
+    fn next(&self, key: &Key, now: Moment) -> Next {
+        let mut holds = self.holds.lock();
+        match holds.get(key) {
+            Some(Entry::Asking(gate)) => return Next::Wait(gate.clone()),
+            // After a loss a new hold is acquired, although guards of the lost one may be left.
+            Some(Entry::Held { hold, shared }) if hold.is_held(now) => {
+                if let Some(shared) = shared.upgrade() {
+                    return Next::Join(shared);
+                }
+            }
+            Some(Entry::Held { .. }) | None => {}
+        }
+        let gate = CancellationToken::new();
+        holds.insert(key.clone(), Entry::Asking(gate.clone()));
+        Next::Ask(Asking { holds: self.holds.clone(), key: key.clone(), gate })
+    }
+}
+
+/// One more guard of a hold.
+fn join(shared: Arc<SharedHold>, request: &AcquireRequest, now: Moment) -> Result<Guard> {
+    let held = shared.owned.hold.claim().mode();
+    if held == Mode::Shared && request.mode != Mode::Shared {
+        return Err(invalid(
+            "this owner reads it, so a writer of the same owner would wait for itself; release the \
+             read guard first, or acquire write() at the beginning",
+        ));
+    }
+    let limit = request.hold_at_most.map_or(Moment::NEVER, |limit| now + limit);
+    Ok(Guard::of_share(Share::new(shared).end_at(limit)))
+}
+
+/// Waits for the owner's acquisition that asks the store.
+async fn wait_at(
+    gate: &CancellationToken,
+    client: &ClientInner,
+    wait: WaitLimit,
+    started: Moment,
+) -> Result<()> {
+    if wait.limit.is_zero() {
+        return Err(Error::new(ErrorKind::Busy, "another task of this owner waits for it"));
+    }
+    tokio::select! {
+        biased;
+        () = client.closing.cancelled() => Err(closed()),
+        () = gate.cancelled() => Ok(()),
+        () = client.store.clock().sleep_until(started + wait.left) => {
+            let limit = format_duration(wait.limit);
+            let message =
+                format!("not granted within {limit}, to another task of this owner either");
+            Err(Error::new(ErrorKind::WaitTimedOut, message))
+        }
+    }
+}
+
+/// The right to ask the store. Its end lets another acquisition of the owner look again.
+struct Asking {
+    holds: Arc<Holds>,
+    key: Key,
+    gate: CancellationToken,
+}
+
+impl Asking {
+    fn granted(self, owned: OwnedHold) -> Arc<SharedHold> {
+        let hold = owned.hold.clone();
+        let registered =
+            Registered { holds: self.holds.clone(), key: self.key.clone(), hold: hold.clone() };
+        let shared = Arc::new(SharedHold { owned, _registered: Some(Box::new(registered)) });
+        let entry = Entry::Held { hold, shared: Arc::downgrade(&shared) };
+        self.holds.lock().insert(self.key.clone(), entry);
+        shared
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let mut holds = self.holds.lock();
+        if let Some(Entry::Asking(_)) = holds.get(&self.key) {
+            holds.remove(&self.key);
+        }
+        drop(holds);
+        self.gate.cancel();
+    }
+}
+
+/// An entry of a hold, removed with its last guard.
+struct Registered {
+    holds: Arc<Holds>,
+    key: Key,
+    hold: Arc<Hold>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut holds = self.holds.lock();
+        if let Some(Entry::Held { hold, .. }) = holds.get(&self.key)
+            && Arc::ptr_eq(hold, &self.hold)
+        {
+            holds.remove(&self.key);
+        }
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner").field("locks", &self.holds.lock().len()).finish()
+    }
+}
