@@ -18,6 +18,8 @@ pub(crate) enum RequestError {
     TimedOut(Duration),
     /// The session of the request is over.
     SessionOver,
+    /// The node of a claim is first, and the transaction that created it has no fencing tokens.
+    NoTokens { czxid: i64 },
 }
 
 /// The answer of servers whose local sessions are not upgraded to the creation of an ephemeral node.
@@ -44,6 +46,8 @@ impl RequestError {
             RequestError::Zk(error) => meaning_of(error).certainty,
             RequestError::TimedOut(_) => Certainty::Unknown,
             RequestError::SessionOver => Certainty::SessionOver,
+            // No request: the node is there, and its claim is not granted.
+            RequestError::NoTokens { .. } => Certainty::Declined,
         }
     }
 
@@ -93,6 +97,13 @@ impl From<RequestError> for Error {
             RequestError::SessionOver => Error::new(
                 ErrorKind::Unreachable,
                 "the session with the servers was lost; a new one is being opened",
+            ),
+            RequestError::NoTokens { czxid } => Error::new(
+                ErrorKind::Refused,
+                format!(
+                    "the ensemble's transaction numbers are at {czxid:#x}, and fencing tokens end \
+                     at 2^50; move the locks to an ensemble with new data, with a larger token_epoch"
+                ),
             ),
         }
     }

@@ -4,3 +4,4 @@ pub(crate) mod held_node;
 pub(crate) mod node;
 pub(crate) mod scratch;
 pub(crate) mod snapshot;
+pub(crate) mod token;

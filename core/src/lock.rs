@@ -229,6 +229,32 @@ impl Lock {
         guard.release_after(work).await
     }
 
+    /// As [`with`](Lock::with), but `None`, without any work, when the lock is not free: at once, or
+    /// after [`wait_at_most`](Lock::wait_at_most).
+    ///
+    /// # Errors
+    /// As [`with`](Lock::with), except for a lock that is not free.
+    ///
+    /// # Cancel safety
+    /// As [`with`](Lock::with).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let report = locks.lock("report");
+    /// match report.try_with(async |_| println!("no other process makes it")).await? {
+    ///     Some(()) => println!("done"),
+    ///     None => println!("another process makes it"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_with<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<Option<T>> {
+        match self.try_acquire().await? {
+            Some(guard) => guard.release_after(work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// The lock, or `None` when it is not free: at once, or after
     /// [`wait_at_most`](Lock::wait_at_most).
     ///

@@ -97,6 +97,7 @@
 //! |---|---|---|
 //! | `memory` | yes | `mem://` |
 //! | `file` | yes | `file://` |
+//! | `macros` | | the attribute [`locked`](macro@locked), which runs a function under a lock |
 //! | `metrics` | yes | reports to the recorder of the crate `metrics` |
 //! | `redis` | | `redis-single` and `redlock` |
 //! | `redis-single` | | `redis://`, `redis+unix://`, `redis+sentinel://`, `redis-cluster://` |
@@ -131,6 +132,48 @@ pub use types::*;
 #[cfg(feature = "memory")]
 use fencelock_core::memory;
 use fencelock_core::url::Scheme;
+
+/// Runs an async function under a lock: it is acquired before the body and released after it, and a
+/// loss drops the body, as [`Lock::with`] does.
+///
+/// | argument | |
+/// |---|---|
+/// | `by = LOCKS` | required: an expression of the type [`Locks`] or `&Locks`, such as `self.locks` |
+/// | `name = "stock/{item}"` | required: a format string over the function's arguments, or any expression |
+/// | `read`, `write` | a reader or the writer of [`Locks::rw_lock`]; by default [`Locks::lock`] |
+/// | `as = guard` | the [`Guard`] by this name in the body, for its fencing token |
+/// | `wait = "3s"` | [`Lock::wait_at_most`] |
+/// | `ttl = "10s"`, `at_most = "1m"` | [`Lock::ttl`], [`Lock::hold_at_most`] |
+/// | `owner = OWNER` | [`Lock::owned_by`] |
+/// | `try` | if the lock is not free, the function returns `Ok(None)` at once, or after `wait` |
+///
+/// The function returns a `Result` whose error can be made from [`Error`]; with `try`, a
+/// `Result<Option<T>, E>`. Its name is not part of the lock's: two functions with one `name` exclude
+/// each other, and one that calls the other waits for itself, unless both have one `owner`.
+///
+/// ```
+/// use fencelock::{Locks, locked};
+///
+/// struct Shop {
+///     locks: Locks,
+/// }
+///
+/// impl Shop {
+///     /// Buyers of one item wait for each other, those of different items do not.
+///     #[locked(by = self.locks, name = "stock/{item}", wait = "3s", as = guard)]
+///     async fn buy(&self, item: &str) -> fencelock::Result<i64> {
+///         // UPDATE stock SET left = left - 1, token = $2 WHERE item = $1 AND token <= $2
+///         Ok(i64::from(guard.fencing_token()))
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock::Result<()> {
+/// let shop = Shop { locks: fencelock::connect("mem://").await? };
+/// shop.buy("lamp").await?;
+/// # Ok(()) }
+/// ```
+#[cfg(feature = "macros")]
+pub use fencelock_macros::locked;
 
 pub mod docs;
 

@@ -236,7 +236,7 @@ impl ZkAcquisition {
         // `None` in a session that was given up meanwhile, whatever it has committed last.
         let valid_until = node.session().deadline().ok_or(RequestError::SessionOver)?;
         node.slot.reservation.stop_waiting();
-        Ok(Some(AttemptOutcome::Granted { token: node.token, valid_until }))
+        Ok(Some(AttemptOutcome::Granted { token: node.token()?, valid_until }))
     }
 
     /// Gives up a place in the queue whose turn may have come while no attempt is made. The claim

@@ -4,15 +4,13 @@ use fencelock_core::{Error, ErrorKind, Guard, Result};
 use zookeeper_client::{Client, Error as ZkError};
 
 use crate::error::RequestError;
+use crate::nodes::token;
 use crate::queue::names;
 use crate::queue::path::below;
 
-/// The bits of a token that come from the store; an epoch may be above them.
-const COUNTED: u64 = (1 << 56) - 1;
-
 /// The path of the node of `guard`, found by its token: the transaction that created it.
 pub(crate) async fn held_node(client: &Client, lock: &str, guard: &Guard) -> Result<String> {
-    let token = guard.fencing_token().get() & COUNTED;
+    let czxid = token::transaction_of(guard.fencing_token());
     let lost = || Error::new(ErrorKind::Lost, "the node by which the lock was held is gone");
     if !guard.is_held() {
         return Err(lost());
@@ -26,7 +24,7 @@ pub(crate) async fn held_node(client: &Client, lock: &str, guard: &Guard) -> Res
     for name in children.iter().filter(|name| names::read(name).is_some()) {
         let path = below(lock, name);
         let stat = client.check_stat(&path).await.map_err(RequestError::from)?;
-        if stat.is_some_and(|stat| u64::try_from(stat.czxid) == Ok(token)) {
+        if stat.is_some_and(|stat| stat.czxid == czxid) {
             return Ok(path);
         }
     }

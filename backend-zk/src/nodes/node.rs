@@ -11,6 +11,7 @@ use zookeeper_client::{CreateMode, EventType, Stat};
 
 use crate::connection::access::Access;
 use crate::error::{RequestError, ZkResult};
+use crate::nodes::token;
 use crate::queue::names::{self, NodeName};
 use crate::queue::order::Listing;
 use crate::queue::path::below;
@@ -26,9 +27,8 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) path: String,
     pub(crate) parsed: NodeName,
-    /// The number of the transaction that created it: it rises over restarts, and when the lock's
-    /// node was deleted and created again with new sequence numbers.
-    pub(crate) token: FencingToken,
+    /// The number of the transaction that created it.
+    czxid: i64,
     /// The node is known to be deleted.
     gone: AtomicBool,
     /// A watch would report its deletion.
@@ -55,12 +55,17 @@ impl Node {
             path: below(lock, &name),
             name,
             parsed,
-            token: FencingToken::new(u64::try_from(stat.czxid).unwrap_or_default()),
+            czxid: stat.czxid,
             gone: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             mark: OnceLock::new(),
             watch: OnceLock::new(),
         })
+    }
+
+    /// The token of its claim.
+    pub(crate) fn token(&self) -> ZkResult<FencingToken> {
+        token::first_of(self.czxid)
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {

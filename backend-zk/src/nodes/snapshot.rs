@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fencelock_core::{
-    FencingToken, Label, Mode, Participant, ParticipantId, ReleaseOutcome, Result, Snapshot,
-};
+use fencelock_core::{Label, Mode, Participant, ParticipantId, ReleaseOutcome, Result, Snapshot};
 use futures_util::future::join_all;
 
 use crate::error::ZkResult;
-use crate::nodes::node;
+use crate::nodes::{node, token};
 use crate::queue::path::below;
 use crate::sessions::batch;
 use crate::sessions::session::Session;
@@ -39,13 +37,15 @@ impl QueuedNode {
         let id = ParticipantId::new(format!("{czxid:x}"));
         let label = Label::new(&String::from_utf8_lossy(data));
         let participant = Participant::new(id, mode).labelled(label);
-        let participant = if is_granted {
+        let participant = match (is_granted, token::first_of(czxid)) {
             // When it was granted is unknown, and may be long after its creation.
-            participant.token(FencingToken::new(u64::try_from(czxid).unwrap_or_default()))
-        } else {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let created = Duration::from_millis(u64::try_from(ctime).unwrap_or_default());
-            participant.since(now.saturating_sub(created))
+            (true, Ok(token)) => participant.token(token),
+            (true, Err(_)) => participant,
+            (false, _) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let created = Duration::from_millis(u64::try_from(ctime).unwrap_or_default());
+                participant.since(now.saturating_sub(created))
+            }
         };
         QueuedNode { path, is_granted, participant }
     }

@@ -20,9 +20,7 @@ const GROUP: &str = "work_under_a_lock";
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "it_releases_whatever_the_work_returns", &[], |c| Box::pin(returns(c))),
     behaviour(GROUP, "a_panic_in_the_work_releases", &[], |c| Box::pin(panics(c))),
-    behaviour(GROUP, "a_loss_drops_the_work", &[Need::Backdoor(Backdoor::Expire)], |c| {
-        Box::pin(lost(c))
-    }),
+    behaviour(GROUP, "a_loss_drops_the_work", &[], |c| Box::pin(lost(c))),
     behaviour(
         GROUP,
         "a_silent_store_after_the_work_hides_no_result",
@@ -59,20 +57,15 @@ async fn panics(context: Arc<Context>) {
     context.until_free(&locks, &name).await;
 }
 
+/// By its limit, so that every store can.
 async fn lost(context: Arc<Context>) {
     let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let lock = one.lock(&name);
-    let works = lock.with(async |_| {
-        context.store().expire(&name).await.expect("the store forgets it");
-        let next = context.acquire(&two, &name).await;
-        // Its own client asks and is told.
-        let _next = next;
-        std::future::pending::<()>().await;
-    });
-    let error = context.within(context.patience() * 4, "the work is dropped", works).await;
-    work::assert_kind(&error.expect_err("lost"), ErrorKind::Lost);
-    context.until_free(&two, &name).await;
+    let locks = context.client().await;
+    let lock = locks.lock(&name).hold_at_most(Duration::from_millis(100));
+    let works = lock.with(async |_| std::future::pending::<()>().await);
+    let error = context.soon("the work is dropped", works).await.expect_err("lost");
+    work::assert_kind(&error, ErrorKind::Lost);
+    context.until_free(&locks, &name).await;
 }
 
 /// Long enough for an answer on a busy machine.

@@ -1,0 +1,99 @@
+//! `#[locked]` acquires the lock that it names, with all its options; its messages: fencelock/macros/tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock::{ErrorKind, Guard, Locks, Mode, Owner, locked};
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("sold out")]
+    SoldOut,
+    #[error(transparent)]
+    Lock(#[from] fencelock::Error),
+}
+
+struct Shop {
+    locks: Locks,
+    stock: Vec<u32>,
+}
+
+impl Shop {
+    /// Ends by `?`, by `return` and by its last expression.
+    #[locked(by = self.locks, name = "stock/{item}", as = guard, ttl = "5s", at_most = "1m")]
+    async fn buy(&mut self, item: usize) -> Result<u64, Error> {
+        assert_eq!(guard.name().as_str(), format!("stock/{item}"));
+        let seen = self.locks.inspect(format!("stock/{item}")).await?;
+        assert_eq!(seen.holders[0].token, Some(guard.fencing_token()));
+        let left = self.stock.get_mut(item).filter(|left| **left > 0).ok_or(Error::SoldOut)?;
+        *left -= 1;
+        if *left == 0 {
+            return Ok(0);
+        }
+        Ok(guard.fencing_token().get())
+    }
+}
+
+#[locked(by = locks, name = job, try, read, as = guard)]
+async fn try_read(locks: &Locks, job: &str) -> fencelock::Result<Option<Mode>> {
+    Ok(Some(guard.mode()))
+}
+
+#[locked(by = locks, name = "job", write, wait = "20ms", owner = owner, as = guard)]
+async fn write(locks: Locks, owner: Owner) -> fencelock::Result<Mode> {
+    Ok(guard.mode())
+}
+
+#[locked(by = locks, name = "generic")]
+async fn generic<T: Clone>(locks: Arc<Locks>, value: &T) -> Result<T, Box<dyn std::error::Error>> {
+    Ok(value.clone())
+}
+
+async fn is_free(locks: &Locks, name: &str) -> bool {
+    let tried: Option<Guard> = locks.lock(name).try_acquire().await.unwrap();
+    tried.is_some()
+}
+
+#[tokio::test]
+async fn the_lock_is_the_one_that_is_named_and_is_released_however_the_body_ends() {
+    let locks = fencelock::connect("mem://").await.unwrap();
+    let mut shop = Shop { locks: locks.clone(), stock: vec![1, 2] };
+    assert!(shop.buy(1).await.unwrap() > 0);
+    assert!(is_free(&locks, "stock/1").await);
+    assert_eq!(shop.buy(0).await.unwrap(), 0);
+    assert!(is_free(&locks, "stock/0").await);
+    assert!(matches!(shop.buy(0).await, Err(Error::SoldOut)));
+    assert!(is_free(&locks, "stock/0").await);
+    locks.close().await.unwrap();
+    assert!(
+        matches!(shop.buy(1).await, Err(Error::Lock(error)) if error.kind() == ErrorKind::Closed)
+    );
+}
+
+#[tokio::test]
+async fn modes_tries_waits_and_owners() {
+    let locks = fencelock::connect("mem://").await.unwrap();
+    assert_eq!(try_read(&locks, "job").await.unwrap(), Some(Mode::Shared));
+    let owner = Owner::new();
+    let held = locks.lock("job").owned_by(&owner).acquire().await.unwrap();
+    assert_eq!(try_read(&locks, "job").await.unwrap(), None, "it is held");
+    assert_eq!(write(locks.clone(), owner).await.unwrap(), Mode::Exclusive);
+    let error = write(locks.clone(), Owner::new()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WaitTimedOut);
+    held.release().await.unwrap();
+    assert_eq!(generic(Arc::new(locks), &"a".to_owned()).await.unwrap(), "a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_runs_in_a_spawned_task() {
+    #[locked(by = locks, name = "spawned/{index}", wait = "10s")]
+    async fn spawned(locks: Locks, index: usize) -> fencelock::Result<usize> {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        Ok(index)
+    }
+    let locks = fencelock::connect("mem://").await.unwrap();
+    let tasks = (0..8).map(|index| tokio::spawn(spawned(locks.clone(), index % 2)));
+    for (index, task) in tasks.enumerate() {
+        assert_eq!(task.await.unwrap().unwrap(), index % 2);
+    }
+}
