@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::Index;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -348,7 +349,7 @@ impl Guards {
     /// # Cancel safety
     /// As cancel safe as `work`; the guards are not affected.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let ran = run_while(|| self.is_held(), self.lost(), work).await;
+        let ran = run_while(|| self.is_held(), pin!(self.lost()), pin!(work)).await;
         ran.map_err(|(lock, reason)| {
             let error = Error::new(ErrorKind::Lost, reason.to_string());
             let guard = self.guards.iter().find(|guard| *guard.name() == lock);

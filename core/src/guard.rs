@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -275,8 +275,8 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let work = work.instrument(self.hold().span.clone());
-        run_while(|| self.is_held(), self.lost(), work).await.map_err(|reason| {
+        let work = pin!(work.instrument(self.hold().span.clone()));
+        run_while(|| self.is_held(), pin!(self.lost()), work).await.map_err(|reason| {
             self.explain(Error::new(ErrorKind::Lost, reason.to_string()), Operation::Hold)
         })
     }
@@ -343,22 +343,21 @@ impl Guard {
     }
 }
 
-/// Runs `work` for as long as `is_held`, or until `lost` says why not.
+/// Runs `work` for as long as `is_held`, or until `lost` says why not. Both are pinned by the caller:
+/// each async function that takes a future by value has it in its own state twice.
 pub(crate) async fn run_while<T, L>(
     is_held: impl Fn() -> bool,
-    lost: impl Future<Output = L>,
-    work: impl Future<Output = T>,
+    mut lost: Pin<&mut impl Future<Output = L>>,
+    mut work: Pin<&mut impl Future<Output = T>>,
 ) -> std::result::Result<T, L> {
-    let (mut work, mut lost) = (pin!(work), pin!(lost));
     // Checked before each poll, since after a pause of the process the work may be polled before the
     // renewal worker is, and once more after the last.
     poll_fn(|cx| {
-        if is_held() {
-            match work.as_mut().poll(cx) {
-                Poll::Ready(result) if is_held() => return Poll::Ready(Ok(result)),
-                Poll::Ready(_) => {}
-                Poll::Pending => return lost.as_mut().poll(cx).map(Err),
-            }
+        if is_held()
+            && let Poll::Ready(result) = work.as_mut().poll(cx)
+            && is_held()
+        {
+            return Poll::Ready(Ok(result));
         }
         lost.as_mut().poll(cx).map(Err)
     })

@@ -138,7 +138,9 @@ impl Owner {
                 Next::Ask(asking) => {
                     let waited = client.now().duration_since(started);
                     let left = wait.left.saturating_sub(waited);
-                    let owned = acquire(client, request, WaitLimit { left, ..wait }).await?;
+                    // Boxed, so that an acquisition without an owner is no larger for it.
+                    let owned =
+                        Box::pin(acquire(client, request, WaitLimit { left, ..wait })).await?;
                     return Ok(Guard::of_share(Share::new(asking.granted(owned))));
                 }
             }

@@ -31,9 +31,12 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let guard = guard.map_or_else(|| quote!(_), |guard| quote!(#guard));
     let work = quote!(async |#guard: &::fencelock::Guard| -> #output #block);
     // At the return type, so that the compiler's error about the conversion names that.
-    let failed = quote_spanned! {output.span()=>
-        ::core::result::Result::Err(::core::convert::From::<::fencelock::Error>::from(error))
-    };
+    let failed = quote_spanned! {output.span()=> {
+        // Often it is the same type.
+        #[allow(clippy::useless_conversion)]
+        let error = ::core::convert::From::<::fencelock::Error>::from(error);
+        ::core::result::Result::Err(error)
+    }};
     let body = match tries {
         false => quote! {
             match __fencelock.with(#work).await {

@@ -196,7 +196,8 @@ async fn loss_of_one(context: Arc<Context>) {
         let _next = next;
         std::future::pending::<()>().await;
     };
-    let ran = context.within(context.patience() * 4, "a loss", guards.run(lose)).await;
+    let ran = Box::pin(guards.run(lose));
+    let ran = context.within(context.patience() * 4, "a loss", ran).await;
     let error = ran.expect_err("one was lost");
     work::assert_kind(&error, ErrorKind::Lost);
     assert_eq!(error.lock(), Some(&*names[1]));

@@ -40,7 +40,7 @@ async fn returns(context: Arc<Context>) {
             work::assert_busy(&context, &two, &name).await;
             wanted
         });
-        let returned = context.soon("the work is done", returned).await;
+        let returned = context.soon("the work is done", Box::pin(returned)).await;
         assert_eq!(returned.expect("held"), wanted);
         assert!(work::is_free(&context, &two, &name, How::Exclusive).await);
     }
