@@ -87,9 +87,18 @@ struct Key {
     lock: LockName,
 }
 
+/// Where the others wait for the one that asks.
+#[derive(Clone)]
+struct Gate {
+    /// The end of the asking cancels it.
+    opened: CancellationToken,
+    /// It waits for no lock, only for the store's answer.
+    is_try: bool,
+}
+
 enum Entry {
-    /// An acquisition of the owner asks the store; its end cancels the token.
-    Asking(CancellationToken),
+    /// An acquisition of the owner asks the store.
+    Asking(Gate),
     /// Its guards share it.
     Held { hold: Arc<Hold>, shared: Weak<SharedHold> },
 }
@@ -97,7 +106,7 @@ enum Entry {
 /// What an acquisition does next.
 enum Next {
     Join(Arc<SharedHold>),
-    Wait(CancellationToken),
+    Wait(Gate),
     Ask(Asking),
 }
 
@@ -132,7 +141,7 @@ impl Owner {
         let key = Key { client: Arc::as_ptr(client).addr(), lock: request.name.clone() };
         let started = client.now();
         loop {
-            match self.next(&key, client.now()) {
+            match self.next(&key, wait.limit.is_zero(), client.now()) {
                 Next::Join(shared) => return join(shared, request, client.now()),
                 Next::Wait(gate) => wait_at(&gate, client, wait, started).await?,
                 Next::Ask(asking) => {
@@ -147,7 +156,7 @@ impl Owner {
         }
     }
 
-    fn next(&self, key: &Key, now: Moment) -> Next {
+    fn next(&self, key: &Key, is_try: bool, now: Moment) -> Next {
         let mut holds = self.holds.lock();
         match holds.get(key) {
             Some(Entry::Asking(gate)) => return Next::Wait(gate.clone()),
@@ -159,7 +168,7 @@ impl Owner {
             }
             Some(Entry::Held { .. }) | None => {}
         }
-        let gate = CancellationToken::new();
+        let gate = Gate { opened: CancellationToken::new(), is_try };
         holds.insert(key.clone(), Entry::Asking(gate.clone()));
         Next::Ask(Asking { holds: self.holds.clone(), key: key.clone(), gate })
     }
@@ -180,19 +189,24 @@ fn join(shared: Arc<SharedHold>, request: &AcquireRequest, now: Moment) -> Resul
 
 /// Waits for the owner's acquisition that asks the store.
 async fn wait_at(
-    gate: &CancellationToken,
+    gate: &Gate,
     client: &ClientInner,
     wait: WaitLimit,
     started: Moment,
 ) -> Result<()> {
-    if wait.limit.is_zero() {
-        return Err(Error::new(ErrorKind::Busy, "another task of this owner waits for it"));
-    }
+    let gives_up = match (wait.limit.is_zero(), gate.is_try) {
+        (true, false) => {
+            return Err(Error::new(ErrorKind::Busy, "another task of this owner waits for it"));
+        }
+        // A try waits for no lock, but for the store's answer, whoever asks.
+        (true, true) => Moment::NEVER,
+        (false, _) => started + wait.left,
+    };
     tokio::select! {
         biased;
         () = client.closing.cancelled() => Err(closed()),
-        () = gate.cancelled() => Ok(()),
-        () = client.store.clock().sleep_until(started + wait.left) => {
+        () = gate.opened.cancelled() => Ok(()),
+        () = client.store.clock().sleep_until(gives_up) => {
             let limit = format_duration(wait.limit);
             let message =
                 format!("not granted within {limit}, to another task of this owner either");
@@ -205,7 +219,7 @@ async fn wait_at(
 struct Asking {
     holds: Arc<Holds>,
     key: Key,
-    gate: CancellationToken,
+    gate: Gate,
 }
 
 impl Asking {
@@ -227,7 +241,7 @@ impl Drop for Asking {
             holds.remove(&self.key);
         }
         drop(holds);
-        self.gate.cancel();
+        self.gate.opened.cancel();
     }
 }
 

@@ -34,6 +34,13 @@ impl Shop {
     }
 }
 
+impl Shop {
+    #[locked(by = self.locks, name = "stock")]
+    async fn largest(&mut self) -> fencelock::Result<Option<&mut u32>> {
+        Ok(self.stock.iter_mut().max())
+    }
+}
+
 #[locked(by = locks, name = job, try, read, as = guard)]
 async fn try_read(locks: &Locks, job: &str) -> fencelock::Result<Option<Mode>> {
     Ok(Some(guard.mode()))
@@ -64,6 +71,7 @@ async fn the_lock_is_the_one_that_is_named_and_is_released_however_the_body_ends
     assert!(is_free(&locks, "stock/0").await);
     assert!(matches!(shop.buy(0).await, Err(Error::SoldOut)));
     assert!(is_free(&locks, "stock/0").await);
+    *shop.largest().await.expect("no error").expect("it has stock") += 1;
     locks.close().await.unwrap();
     assert!(
         matches!(shop.buy(1).await, Err(Error::Lock(error)) if error.kind() == ErrorKind::Closed)

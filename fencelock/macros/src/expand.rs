@@ -29,7 +29,8 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
         Mode::Write => quote!((#by).rw_lock(#name).write()),
     };
     let guard = guard.map_or_else(|| quote!(_), |guard| quote!(#guard));
-    let work = quote!(async |#guard: &::fencelock::Guard| -> #output #block);
+    // It owns the arguments, so that the body may return what it borrows by them.
+    let work = quote!(async move |#guard: &::fencelock::Guard| -> #output #block);
     // At the return type, so that the compiler's error about the conversion names that.
     let failed = quote_spanned! {output.span()=> {
         // Often it is the same type.

@@ -31,6 +31,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     }),
     behaviour(GROUP, "the_lock_is_free_only_after_the_last_guard", &[], |c| Box::pin(last(c))),
     behaviour(GROUP, "two_tasks_of_an_owner_ask_once", &[], |c| Box::pin(ask_once(c))),
+    behaviour(GROUP, "two_tries_of_an_owner_both_have_it", &[], |c| Box::pin(tries(c))),
     behaviour(GROUP, "a_dropped_first_acquisition_leaves_the_second_to_ask", &[], |c| {
         Box::pin(first_dropped(c))
     }),
@@ -130,6 +131,19 @@ async fn ask_once(context: Arc<Context>) {
     for guard in guards {
         context.release(guard).await;
     }
+}
+
+async fn tries(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (locks, owner) = (context.client().await, Owner::new());
+    let lock = locks.lock(&name).owned_by(&owner);
+    let both = async { tokio::join!(lock.try_acquire(), lock.try_acquire()) };
+    let (one, two) = context.soon("both answer", both).await;
+    let (one, two) = (one.expect("no error"), two.expect("no error"));
+    let (one, two) = (one.expect("it is free"), two.expect("its owner has it"));
+    assert_eq!(one.fencing_token(), two.fencing_token());
+    context.release(one).await;
+    context.release(two).await;
 }
 
 async fn first_dropped(context: Arc<Context>) {
