@@ -217,7 +217,8 @@ impl Lock {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
     /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
-    /// let left = locks.lock("stock/lamp").with(async |guard| {
+    /// let lamps = locks.lock("stock/lamp");
+    /// let left = lamps.with(async |guard| {
     ///     println!("write with token {}", guard.fencing_token());
     ///     41
     /// });
