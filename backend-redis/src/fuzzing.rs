@@ -81,7 +81,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
         let ours = Deployment { nodes: 3, epoch: 1, delay: Duration::from_secs(60) };
         let _ = verdict(text.as_deref(), "run", now_us, ours);
     }
-    let attempt = read_attempt(&value, Moment::from_nanos(1), Duration::from_secs(1));
+    let attempt = read_attempt(&value, Moment::from_nanos(1), Duration::from_secs(1), 1);
     Granted {
         attempt: match attempt {
             Some(AttemptOutcome::Granted { token, .. }) => Some(token.get()),

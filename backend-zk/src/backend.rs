@@ -43,6 +43,7 @@ impl ZkBackend {
             order: Order::Arrival,
             modes: Modes::ALL,
             tokens: TokenOrder::Data,
+            local_handoffs: 64,
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
         ZkBackend { pool, profile }

@@ -30,6 +30,7 @@ static PROFILE: Profile = Profile {
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: TokenOrder::Process,
+    local_handoffs: 1_024,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 

@@ -31,6 +31,7 @@ mod losses {
 }
 /// What guards do together, and for the work that they protect.
 mod guards {
+    pub(super) mod handoffs;
     pub(super) mod owners;
     pub(super) mod several;
     pub(super) mod work_under_a_lock;
@@ -52,7 +53,7 @@ mod work;
 
 use faults::{network, processes, replies};
 use grants::{exclusion, modes, ownership, tokens};
-use guards::{owners, several, work_under_a_lock};
+use guards::{handoffs, owners, several, work_under_a_lock};
 use interface::{errors, inspecting, names, options};
 use losses::{closing, renewal, validity};
 use waits::{cancel, waiting};
@@ -74,6 +75,7 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     tokens::BEHAVIOURS,
     errors::BEHAVIOURS,
     inspecting::BEHAVIOURS,
+    handoffs::BEHAVIOURS,
     owners::BEHAVIOURS,
     several::BEHAVIOURS,
     work_under_a_lock::BEHAVIOURS,

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use crate::engine::client::ClientInner;
+use crate::engine::handoff::Turn;
 use crate::engine::hold::{Ending, Hold};
 use crate::engine::owned_hold::OwnedHold;
-use crate::engine::share::{Share, SharedHold};
+use crate::engine::share::{Share, SharedGuard};
 use crate::engine::telemetry;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
@@ -53,7 +54,9 @@ enum Part {
     /// All of it.
     Whole(OwnedHold),
     /// A share, beside those of other guards.
-    Share(Share),
+    Share(Box<Share>),
+    /// A turn of it.
+    Turn(Box<Turn>),
 }
 
 impl Guard {
@@ -62,29 +65,42 @@ impl Guard {
     }
 
     pub(crate) fn of_share(share: Share) -> Guard {
-        Guard { part: Part::Share(share) }
+        Guard { part: Part::Share(Box::new(share)) }
+    }
+
+    pub(crate) fn of_turn(turn: Turn) -> Guard {
+        Guard { part: Part::Turn(Box::new(turn)) }
     }
 
     /// The same guard, which ends no later than at `limit`.
     pub(crate) fn end_at(self, limit: Moment) -> Guard {
         let share = match self.part {
-            Part::Whole(owned) => Share::new(Arc::new(SharedHold { owned, _registered: None })),
-            Part::Share(share) => share,
+            Part::Share(share) => *share,
+            _ => Share::new(Arc::new(SharedGuard { guard: self, _registered: None })),
         };
         Guard::of_share(share.end_at(limit))
     }
 
-    fn hold(&self) -> &Arc<Hold> {
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
         match &self.part {
+            Part::Turn(turn) => &turn.hold,
             Part::Whole(owned) => &owned.hold,
             Part::Share(share) => &share.hold,
         }
     }
 
-    fn client(&self) -> &Arc<ClientInner> {
+    pub(crate) fn client(&self) -> &Arc<ClientInner> {
         match &self.part {
+            Part::Turn(turn) => &turn.client,
             Part::Whole(owned) => &owned.client,
             Part::Share(share) => &share.client,
+        }
+    }
+
+    fn span(&self) -> &Span {
+        match &self.part {
+            Part::Turn(turn) => &turn.span,
+            Part::Whole(_) | Part::Share(_) => &self.hold().span,
         }
     }
 
@@ -95,15 +111,15 @@ impl Guard {
     /// The end of the validity, or `None` after the end of the guard.
     fn validity(&self) -> Option<Moment> {
         match &self.part {
-            Part::Whole(owned) => owned.hold.valid_until(),
             Part::Share(share) => share.valid_until(share.client.now()),
+            Part::Whole(_) | Part::Turn(_) => self.hold().valid_until(),
         }
     }
 
     fn lost_reason(&self) -> Option<LostReason> {
         match &self.part {
             Part::Share(share) => share.lost(share.client.now()),
-            Part::Whole(owned) => match owned.hold.ending() {
+            Part::Whole(_) | Part::Turn(_) => match self.hold().ending() {
                 Some(Ending::Lost(reason)) => Some(reason),
                 _ => None,
             },
@@ -117,7 +133,7 @@ impl Guard {
         let changed = self.hold().changed();
         async move {
             match &self.part {
-                Part::Whole(_) => changed.await,
+                Part::Whole(_) | Part::Turn(_) => changed.await,
                 Part::Share(share) => share.until_limit(changed).await,
             }
         }
@@ -139,7 +155,11 @@ impl Guard {
     /// ```
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.hold().grant.token
+        match &self.part {
+            Part::Whole(owned) => owned.hold.grant.token,
+            Part::Share(share) => share.token,
+            Part::Turn(turn) => turn.token,
+        }
     }
 
     /// The lock's name.
@@ -188,8 +208,8 @@ impl Guard {
     #[must_use]
     pub fn is_held(&self) -> bool {
         match &self.part {
-            Part::Whole(owned) => owned.hold.is_held(owned.client.now()),
             Part::Share(share) => share.is_held(share.client.now()),
+            Part::Whole(_) | Part::Turn(_) => self.hold().is_held(self.client().now()),
         }
     }
 
@@ -275,7 +295,7 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let work = pin!(work.instrument(self.hold().span.clone()));
+        let work = pin!(work.instrument(self.span().clone()));
         run_while(|| self.is_held(), pin!(self.lost()), work).await.map_err(|reason| {
             self.explain(Error::new(ErrorKind::Lost, reason.to_string()), Operation::Hold)
         })
@@ -308,17 +328,19 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn release(self) -> Result<()> {
-        let name = self.name().clone();
-        let store = self.client().store.profile().store;
+        let (name, client) = (self.name().clone(), self.client().clone());
+        let store = client.store.profile().store;
         let span = telemetry::release_span(self.hold().claim(), store, self.fencing_token());
-        let releasing = async {
-            match &self.part {
-                Part::Whole(owned) => owned.release().await,
-                Part::Share(share) => share.release().await,
-            }
-        };
-        let released = releasing.instrument(span).await;
-        released.map_err(|error| self.client().explain(error, Operation::Release, &name))
+        let released = self.release_part().instrument(span).await;
+        released.map_err(|error| client.explain(error, Operation::Release, &name))
+    }
+
+    pub(crate) async fn release_part(self) -> Result<()> {
+        match self.part {
+            Part::Whole(owned) => owned.release().await,
+            Part::Share(share) => share.release().await,
+            Part::Turn(turn) => turn.release().await,
+        }
     }
 
     /// Runs `work` while the lock is held, and releases it; see [`Lock::with`](crate::Lock::with).
@@ -335,10 +357,14 @@ impl Guard {
     }
 
     /// A descriptor that keeps the lock held for as long as any process has a copy of it, such as a
-    /// child that inherits it. Only stores that know when a process ends have one.
+    /// child that inherits it. Only stores that know when a process ends have one, and no guard with
+    /// [`local_handoffs`](crate::Lock::local_handoffs): the lock is handed on while the child runs.
     #[cfg(unix)]
     #[must_use]
     pub fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        if self.hold().claim().local_handoffs() > 1 {
+            return None;
+        }
         self.hold().cleanup.acquisition.keep_alive()
     }
 }

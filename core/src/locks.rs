@@ -11,6 +11,7 @@ use crate::backend::current_runtime;
 use crate::engine::cleanup::Reaper;
 use crate::engine::client::{ClientInner, silent};
 use crate::engine::connection::{Bound, Connection};
+use crate::engine::handoff::Handoffs;
 use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
 use crate::lock::{Lock, RwLock};
@@ -60,6 +61,7 @@ static NOT_CONNECTED: Profile = Profile {
     order: Order::Any,
     modes: Modes { shared: false, permits: false },
     tokens: TokenOrder::Process,
+    local_handoffs: 1,
     exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),
 };
 
@@ -102,6 +104,7 @@ impl Locks {
             closing,
             metrics,
             worker_task,
+            handoffs: Handoffs::default(),
         };
         Ok(Locks::of(Arc::new(client)))
     }

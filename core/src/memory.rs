@@ -21,7 +21,7 @@ use crate::sync::Mutex;
 use crate::time::moment::{Clock, TokioClock};
 use crate::types::error::{Result, invalid};
 use crate::types::name::LockName;
-use crate::types::options::{Settings, Ttl};
+use crate::types::options::{MOST_LOCAL_HANDOFFS, Settings, Ttl};
 use crate::url::{Connecting, Scheme, StoreUrl};
 
 /// `mem://`: a new, empty memory store at each connect.
@@ -114,6 +114,7 @@ static PROFILE: Profile = Profile {
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: TokenOrder::Process,
+    local_handoffs: MOST_LOCAL_HANDOFFS,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 

@@ -10,12 +10,12 @@ use std::sync::{Arc, Weak};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::acquire::{WaitLimit, acquire};
+use crate::engine::acquire::WaitLimit;
 use crate::engine::client::{ClientInner, closed};
 use crate::engine::hold::Hold;
-use crate::engine::owned_hold::OwnedHold;
-use crate::engine::share::{Share, SharedHold};
+use crate::engine::share::{Share, SharedGuard};
 use crate::guard::Guard;
+use crate::lock::acquire_guard;
 use crate::store::claim::AcquireRequest;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
@@ -100,12 +100,12 @@ enum Entry {
     /// An acquisition of the owner asks the store.
     Asking(Gate),
     /// Its guards share it.
-    Held { hold: Arc<Hold>, shared: Weak<SharedHold> },
+    Held { hold: Arc<Hold>, shared: Weak<SharedGuard> },
 }
 
 /// What an acquisition does next.
 enum Next {
-    Join(Arc<SharedHold>),
+    Join(Arc<SharedGuard>),
     Wait(Gate),
     Ask(Asking),
 }
@@ -148,9 +148,9 @@ impl Owner {
                     let waited = client.now().duration_since(started);
                     let left = wait.left.saturating_sub(waited);
                     // Boxed, so that an acquisition without an owner is no larger for it.
-                    let owned =
-                        Box::pin(acquire(client, request, WaitLimit { left, ..wait })).await?;
-                    return Ok(Guard::of_share(Share::new(asking.granted(owned))));
+                    let wait = WaitLimit { left, ..wait };
+                    let guard = Box::pin(acquire_guard(client, request, wait)).await?;
+                    return Ok(Guard::of_share(Share::new(asking.granted(guard))));
                 }
             }
         }
@@ -175,8 +175,8 @@ impl Owner {
 }
 
 /// One more guard of a hold.
-fn join(shared: Arc<SharedHold>, request: &AcquireRequest, now: Moment) -> Result<Guard> {
-    let held = shared.owned.hold.claim().mode();
+fn join(shared: Arc<SharedGuard>, request: &AcquireRequest, now: Moment) -> Result<Guard> {
+    let held = shared.guard.hold().claim().mode();
     if held == Mode::Shared && request.mode != Mode::Shared {
         return Err(invalid(
             "this owner reads it, so a writer of the same owner would wait for itself; release the \
@@ -223,11 +223,11 @@ struct Asking {
 }
 
 impl Asking {
-    fn granted(self, owned: OwnedHold) -> Arc<SharedHold> {
-        let hold = owned.hold.clone();
+    fn granted(self, guard: Guard) -> Arc<SharedGuard> {
+        let hold = guard.hold().clone();
         let registered =
             Registered { holds: self.holds.clone(), key: self.key.clone(), hold: hold.clone() };
-        let shared = Arc::new(SharedHold { owned, _registered: Some(Box::new(registered)) });
+        let shared = Arc::new(SharedGuard { guard, _registered: Some(Box::new(registered)) });
         let entry = Entry::Held { hold, shared: Arc::downgrade(&shared) };
         self.holds.lock().insert(self.key.clone(), entry);
         shared

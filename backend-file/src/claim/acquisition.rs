@@ -156,7 +156,7 @@ impl Shared {
         let queue = guard.queue();
         let outcome = match ahead {
             None => {
-                let token = queue.grant(at, now);
+                let token = queue.grant(at, now, self.claim.local_handoffs());
                 notifications.after_grant(queue, at);
                 StepOutcome::Granted(token)
             }

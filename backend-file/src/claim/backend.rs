@@ -17,6 +17,7 @@ use crate::claim::operator;
 use crate::claim::store::Store;
 use crate::claim::waiter_check::{CHECK_INTERVAL, check_lock, results};
 use crate::lock::queue_guard::QueueGuard;
+use crate::queue::rules::MOST_TOKENS;
 
 static ON_DISK: Profile = profile(TokenOrder::Data);
 static IN_MEMORY: Profile = profile(TokenOrder::Boot);
@@ -31,6 +32,7 @@ const fn profile(tokens: TokenOrder) -> Profile {
         order: Order::Arrival,
         modes: Modes::ALL,
         tokens,
+        local_handoffs: MOST_TOKENS as u32,
         exclusion_fails_when: Cow::Borrowed(&[
             "the lock's files are deleted, replaced or edited by hand while it is held",
             "someone force-releases the lock, until its holder has been notified",

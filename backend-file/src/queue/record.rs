@@ -256,7 +256,7 @@ mod tests {
                     let at = after.push(mode(size as u8), size, u32::from(size));
                     after.entries[at].slot = u16::try_from(at).unwrap();
                     if after.fits(at) {
-                        after.grant(at, 5);
+                        after.grant(at, 5, 1);
                     }
                 }
                 let dies = match dies {

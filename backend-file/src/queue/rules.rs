@@ -26,6 +26,9 @@ pub(crate) struct Queue {
     pub(crate) entries: Vec<Entry>,
 }
 
+/// The most tokens of one grant.
+pub(crate) const MOST_TOKENS: u64 = 1_024;
+
 impl Queue {
     /// A queue without entries. Its tickets are above `ticket`.
     pub(crate) fn starting_after(token: u64, durable: u64, noted: bool, ticket: u64) -> Queue {
@@ -35,7 +38,7 @@ impl Queue {
 
     /// Whether tokens must be reserved on the disk before the next grant.
     pub(crate) fn needs_tokens(&self) -> bool {
-        self.token >= self.durable
+        self.token + MOST_TOKENS > self.durable
     }
 
     /// Takes over the holders of a lost queue.
@@ -43,7 +46,8 @@ impl Queue {
         holders.sort_by_key(|entry| entry.ticket);
         for holder in &holders {
             self.next_ticket = self.next_ticket.max(holder.ticket.saturating_add(1));
-            self.token = self.token.max(holder.token);
+            // It may have reserved further ones.
+            self.token = self.token.max(holder.token.saturating_add(MOST_TOKENS - 1));
         }
         self.entries = holders;
     }
@@ -73,11 +77,13 @@ impl Queue {
             && self.entries[at].mode.is_compatible_with(ahead.iter().map(|entry| entry.mode))
     }
 
-    pub(crate) fn grant(&mut self, at: usize, since: u32) -> u64 {
-        self.token += 1;
+    /// Grants the lock to entry `at`, with so many `tokens`. Returns the first.
+    pub(crate) fn grant(&mut self, at: usize, since: u32, tokens: u32) -> u64 {
+        let first = self.token + 1;
+        self.token += u64::from(tokens);
         let entry = &mut self.entries[at];
-        (entry.held, entry.token, entry.watch, entry.since) = (true, self.token, NO_SLOT, since);
-        self.token
+        (entry.held, entry.token, entry.watch, entry.since) = (true, first, NO_SLOT, since);
+        first
     }
 
     /// The entries that entry `at`, which must wait, has to watch: each one whose end could let it
@@ -240,7 +246,7 @@ pub(super) mod tests {
             }
             loop {
                 if self.queue.fits(at) {
-                    let token = self.queue.grant(at, 0);
+                    let token = self.queue.grant(at, 0, 1);
                     if self.queue.entries[at].mode == Mode::Exclusive {
                         assert!(token > self.last_exclusive_token);
                         self.last_exclusive_token = token;
@@ -329,7 +335,7 @@ pub(super) mod tests {
         let mut queue = Queue::starting_after(5, 1000, true, 6);
         queue.adopt(holders);
         let tickets: Vec<u64> = queue.entries.iter().map(|entry| entry.ticket).collect();
-        assert_eq!((tickets, queue.token), (vec![4, 9], 7));
+        assert_eq!((tickets, queue.token), (vec![4, 9], 7 + MOST_TOKENS - 1));
         let at = queue.push(Mode::Shared, 0, 0);
         assert_eq!(queue.entries[at].ticket, 10);
     }

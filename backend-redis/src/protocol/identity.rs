@@ -2,8 +2,8 @@
 //! group and the member of the queue, so that nothing else has to be looked up, or can go stale when
 //! a key is deleted.
 //!
-//! `<mode> <ttl in ms> <client> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`. Any other text
-//! at a lock's key was written by another program. On a quorum each round of a claim has an identity
+//! `<mode> <ttl in ms> <client> <owner> <label>`, mode `x`, `s` or `p<n>/<limit>`; `x+<n>` reserves
+//! n fencing tokens. Any other text at a lock's key was written by another program. On a quorum each round of a claim has an identity
 //! of its own: the number of the round follows the mode, such as `x3`.
 
 use fencelock_core::{Claim, Label, Mode, Permits};
@@ -37,7 +37,13 @@ pub(crate) fn identity(claim: &Claim, client: &ClientId) -> String {
     // Enough for the largest numbers: every acquisition writes one.
     let mut text = String::with_capacity(64 + client.len() + owner.len() + label.len());
     match claim.mode() {
-        Mode::Exclusive => text.push('x'),
+        Mode::Exclusive => {
+            text.push('x');
+            if claim.local_handoffs() > 1 {
+                text.push('+');
+                text.push_str(&claim.local_handoffs().to_string());
+            }
+        }
         Mode::Shared => text.push('s'),
         Mode::Permits(permits) => {
             text.push('p');
@@ -73,6 +79,8 @@ pub(crate) struct Identity {
     pub(crate) mode: Mode,
     pub(crate) owner: Uuid,
     pub(crate) label: Label,
+    /// How many tokens its grant reserves.
+    pub(crate) tokens: u64,
 }
 
 impl Identity {
@@ -80,7 +88,11 @@ impl Identity {
     pub(crate) fn parse(text: &[u8]) -> Option<Identity> {
         let text = std::str::from_utf8(text).ok()?;
         let mut words = text.splitn(5, ' ');
-        let mode = match words.next()? {
+        let (mode, tokens) = match words.next()? {
+            reserving if reserving.starts_with("x+") => ("x", reserving[2..].parse().ok()?),
+            mode => (mode, 1),
+        };
+        let mode = match mode {
             exclusive if is_round(exclusive, 'x') => Mode::Exclusive,
             shared if is_round(shared, 's') => Mode::Shared,
             permits => {
@@ -92,7 +104,7 @@ impl Identity {
         let _client = words.next()?;
         let owner = Uuid::try_parse(words.next()?).ok()?;
         let label = Label::new(words.next()?);
-        Some(Identity { mode, owner, label })
+        Some(Identity { mode, owner, label, tokens })
     }
 }
 

@@ -134,8 +134,8 @@ impl LockContents {
                 return Participant::new(id, Mode::Exclusive).labelled(label);
             };
             let participant = Participant::new(id, own.mode).labelled(own.label);
-            // A fencing token of ours is the time of its grant, except for ties.
-            match holder.token {
+            // The first of its grant. A fencing token of ours is the time of its grant, except for ties.
+            match holder.token.saturating_sub(own.tokens.saturating_sub(1)) {
                 0 => participant,
                 token => participant.token(FencingToken::new(token)).since(since(token)),
             }

@@ -250,6 +250,7 @@ impl RedlockStore {
             order: Order::Any,
             modes: Modes { shared: true, permits: false },
             tokens: TokenOrder::BeyondData,
+            local_handoffs: 1,
             exclusion_fails_when: Cow::Borrowed(&[
                 "the clock of a node jumps forward while a lock or a restart_delay runs",
                 "a node's maxmemory-policy evicts locks",

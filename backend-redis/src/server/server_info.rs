@@ -198,6 +198,8 @@ impl ServerInfo {
             order: Order::Arrival,
             modes: Modes::ALL,
             tokens: TokenOrder::BeyondData,
+            // No more tokens than microseconds that a grant takes: they follow the clock.
+            local_handoffs: 64,
             exclusion_fails_when: Cow::Owned(self.dangers(failover, replicas)),
         }
     }

@@ -87,12 +87,18 @@ impl RedisAcquisition {
     }
 }
 
-/// Reads the reply to an attempt that was sent at `sent` for a lease of `ttl`.
-pub(crate) fn read_attempt(answer: &Value, sent: Moment, ttl: Duration) -> Option<AttemptOutcome> {
+/// Reads the reply to an attempt that was sent at `sent` for a lease of `ttl` and so many `tokens`.
+pub(crate) fn read_attempt(
+    answer: &Value,
+    sent: Moment,
+    ttl: Duration,
+    tokens: u32,
+) -> Option<AttemptOutcome> {
     match answer {
         Value::Int(0) => Some(AttemptOutcome::Busy { rest: Residue::Nothing }),
         Value::BulkString(token) => {
-            let token = std::str::from_utf8(token).ok()?.parse().ok()?;
+            let last: u64 = std::str::from_utf8(token).ok()?.parse().ok()?;
+            let token = last.checked_sub(u64::from(tokens) - 1)?;
             let valid_until = lease_end(sent, ttl);
             Some(AttemptOutcome::Granted { token: FencingToken::new(token), valid_until })
         }
@@ -120,7 +126,7 @@ impl Acquisition for RedisAcquisition {
         let call = ScriptCall { script: &SCRIPTS.attempt, keys: &keys, values };
         let sent = self.store.clock.now();
         let answer = self.store.server.call(call).await?;
-        let outcome = read_attempt(&answer, sent, self.claim.ttl());
+        let outcome = read_attempt(&answer, sent, self.claim.ttl(), self.claim.local_handoffs());
         let outcome =
             outcome.ok_or_else(|| self.store.server.protocol_error(self.keys.lock(), "attempt"))?;
         if matches!(outcome, AttemptOutcome::Granted { .. }) {

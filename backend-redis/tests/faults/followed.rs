@@ -117,7 +117,7 @@ async fn a_temporary_refusal_by_a_master_under_sentinel_is_waited_for() {
     servers.never_fail_over().await.unwrap();
     let master = servers.master().await.unwrap();
     let url = format!("{}?ttl=20s", servers.url());
-    every_refusal(master, &url, &url).await;
+    Box::pin(every_refusal(master, &url, &url)).await;
     assert_eq!(servers.master().await.unwrap().port(), master.port(), "a failover: nothing shown");
 }
 
@@ -129,7 +129,8 @@ async fn a_temporary_refusal_by_a_master_of_a_cluster_is_waited_for() {
     let slot = TestCluster::slot_of("lock:lock");
     let master = servers.master_of(slot).await.unwrap();
     let straight = format!("redis-cluster://{}?ttl=20s", master.addr());
-    every_refusal(master, &format!("{}?ttl=20s", servers.url()), &straight).await;
+    let url = format!("{}?ttl=20s", servers.url());
+    Box::pin(every_refusal(master, &url, &straight)).await;
     let after = servers.master_of(slot).await.unwrap();
     assert_eq!(after.port(), master.port(), "a failover: nothing shown");
 }

@@ -97,6 +97,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     ),
     (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_after_all_clients_have_left")]),
     (Mutant::SharedTokensRepeat, &[Suite("tokens::tokens_of_shared_grants_are_unique")]),
+    (Mutant::NoTokensReserved, &[Suite("handoffs::tokens_rise_with_every_turn_across_clients")]),
     (Mutant::TryStaysQueued, &[Suite("waiting::a_try_leaves_nothing_in_the_queue"), SeedsOfLeases]),
     (
         Mutant::CancelLeavesEntry,

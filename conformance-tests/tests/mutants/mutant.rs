@@ -34,6 +34,8 @@ pub(crate) enum Mutant {
     TokenDiesWithTheLock,
     /// Readers get the token of the reader before.
     SharedTokensRepeat,
+    /// A grant that several acquisitions share has one token.
+    NoTokensReserved,
     // Waiting.
     /// A refused try stays in the queue.
     TryStaysQueued,

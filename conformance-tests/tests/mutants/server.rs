@@ -161,7 +161,13 @@ impl Server {
             };
             let Some(next) = next.filter(|next| fits(&queue.entries[*next])) else { break };
             state.grants += 1;
-            let token = self.token(state, queue, queue.entries[next].mode);
+            let entry = &queue.entries[next];
+            let (mode, tokens) =
+                (entry.mode, entry.claim.upgrade().map_or(1, |it| it.local_handoffs()));
+            let token = self.token(state, queue, mode);
+            if !self.is(Mutant::NoTokensReserved) {
+                state.last_token = state.last_token.max(token + u64::from(tokens) - 1);
+            }
             let until = match self.is(Mutant::FrozenWaiterBlocks) {
                 true => Moment::NEVER,
                 false => now + CONFIRM_WITHIN,
@@ -193,7 +199,7 @@ impl Server {
     fn token(&self, state: &mut State, queue: &mut Queue, mode: Mode) -> u64 {
         queue.tokens += 1;
         state.last_token = match self.mutant {
-            Some(Mutant::TokenFromIncr) => state.last_token + 1,
+            Some(Mutant::TokenFromIncr | Mutant::NoTokensReserved) => state.last_token + 1,
             Some(Mutant::TokenDiesWithTheLock) => return queue.tokens,
             Some(Mutant::SharedTokensRepeat) if mode == Mode::Shared => state.last_token.max(1),
             // The server's time, so that it rises although the data is lost.

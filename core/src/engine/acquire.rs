@@ -8,7 +8,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -39,10 +39,14 @@ pub(crate) struct WaitLimit {
     pub(crate) left: Duration,
 }
 
+/// The wait of an acquisition, for those who wait for its outcome.
+pub(crate) type Observed = OnceLock<Arc<Wait>>;
+
 pub(crate) async fn acquire(
     client: &Arc<ClientInner>,
     request: &AcquireRequest,
     wait_limit: WaitLimit,
+    observed: Option<&Observed>,
 ) -> Result<OwnedHold> {
     let profile = client.store.profile();
     let spans = Spans {
@@ -50,7 +54,7 @@ pub(crate) async fn acquire(
         acquire: telemetry::acquire_span(&request.name, profile.store, request.mode),
     };
     let span = spans.acquire.clone();
-    let acquiring = acquire_loop(client, request, wait_limit, &spans).instrument(span);
+    let acquiring = acquire_loop(client, request, wait_limit, observed, &spans).instrument(span);
     acquiring.await.map_err(|error| client.explain(error, Operation::Acquire, &request.name))
 }
 
@@ -63,6 +67,7 @@ async fn acquire_loop(
     client: &Arc<ClientInner>,
     request: &AcquireRequest,
     wait_limit: WaitLimit,
+    observed: Option<&Observed>,
     spans: &Spans,
 ) -> Result<OwnedHold> {
     // With a store that answers at once, a task must still yield its worker thread.
@@ -89,6 +94,9 @@ async fn acquire_loop(
         }
         false => {
             let (wait, started) = (Arc::new(Wait::new(cleanup.clone())), client.now());
+            if let Some(observed) = observed {
+                let _ = observed.set(wait.clone());
+            }
             // A try waits for no lock, but for the store's answer.
             let gives_up = if limit.is_zero() { Moment::NEVER } else { started + left };
             let acquiring =
@@ -112,8 +120,10 @@ struct Counted<'a> {
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        if self.outcome != Outcome::Granted {
-            self.metrics.finished(self.claim, self.outcome);
+        if self.outcome != Outcome::Granted
+            && let Some(request) = self.claim.counted()
+        {
+            self.metrics.finished(request, self.outcome);
         }
     }
 }
@@ -220,7 +230,9 @@ impl AcquireLoop<'_> {
             return Err(closed());
         }
         let _watched = Watched { client, claim };
-        client.metrics.waits(claim, 1.0);
+        if let Some(request) = claim.counted() {
+            client.metrics.waits(request, 1.0);
+        }
         // The wake-up last: a backend that always wakes must not defeat a limit.
         let woken = tokio::select! {
             biased;
@@ -280,7 +292,9 @@ impl AcquireLoop<'_> {
         let span = telemetry::hold_span(&self.spans.caller, claim, store, grant.token);
         let hold = Hold::new(self.cleanup.clone(), grant, span, client.metrics.clone());
         let hold = Arc::new(hold);
-        client.metrics.granted(claim, grant.since.duration_since(self.started));
+        if let Some(request) = claim.counted() {
+            client.metrics.granted(request, grant.since.duration_since(self.started));
+        }
         // From here on its drop ends the hold.
         let owned = OwnedHold { client: client.clone(), hold: hold.clone() };
         if !client.worker.keep(hold, grant.asked, grant.since) {
@@ -308,25 +322,29 @@ impl AcquireLoop<'_> {
     }
 
     fn timed_out(&self) -> Error {
-        let limit = format_duration(self.limit);
-        let (is_busy, cause) = match self.wait.last_answer() {
-            LastAnswer::Queued => (true, None),
-            LastAnswer::Failed(error) => (false, Some(error)),
-            LastAnswer::None => {
-                let cause = self.cleanup.acquisition.unanswered();
-                // Other claims were ahead of it all the time.
-                (cause.as_ref().is_some_and(|cause| cause.kind() == ErrorKind::Busy), cause)
-            }
-        };
-        let error = if is_busy {
-            Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
-        } else {
-            let message =
-                format!("the store gave no useful answer within the wait limit of {limit}");
-            Error::new(ErrorKind::Unreachable, message)
-        };
-        error.with_cause(cause)
+        timed_out(self.limit, &self.wait)
     }
+}
+
+/// The end of a wait limit, by the store's last answer.
+pub(crate) fn timed_out(limit: Duration, wait: &Wait) -> Error {
+    let limit = format_duration(limit);
+    let (is_busy, cause) = match wait.last_answer() {
+        LastAnswer::Queued => (true, None),
+        LastAnswer::Failed(error) => (false, Some(error)),
+        LastAnswer::None => {
+            let cause = wait.cleanup.acquisition.unanswered();
+            // Other claims were ahead of it all the time.
+            (cause.as_ref().is_some_and(|cause| cause.kind() == ErrorKind::Busy), cause)
+        }
+    };
+    let error = if is_busy {
+        Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
+    } else {
+        let message = format!("the store gave no useful answer within the wait limit of {limit}");
+        Error::new(ErrorKind::Unreachable, message)
+    };
+    error.with_cause(cause)
 }
 
 /// Polls `future` once.
@@ -357,6 +375,8 @@ struct Watched<'a> {
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
         self.client.worker.remove(self.claim.id);
-        self.client.metrics.waits(self.claim, -1.0);
+        if let Some(request) = self.claim.counted() {
+            self.client.metrics.waits(request, -1.0);
+        }
     }
 }

@@ -8,6 +8,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::cleanup::Reaper;
+use crate::engine::handoff::Handoffs;
 use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
 use crate::store::erased::ErasedStore;
@@ -28,6 +29,7 @@ pub(crate) struct ClientInner {
     pub(crate) closing: CancellationToken,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) worker_task: AbortHandle,
+    pub(crate) handoffs: Handoffs,
 }
 
 impl Drop for ClientInner {

@@ -152,7 +152,9 @@ impl Hold {
             Ending::Released => None,
             Ending::Lost(reason) => Some(reason),
         };
-        self.metrics.ended(self.claim(), now.duration_since(self.grant.since), lost);
+        if let Some(request) = self.claim().counted() {
+            self.metrics.ended(request, now.duration_since(self.grant.since), lost);
+        }
         self.changed.notify_waiters();
         if let Some(reason) = lost {
             self.span.in_scope(|| telemetry::lost(self.claim(), self.grant.token, reason));

@@ -1,6 +1,6 @@
-//! One of several guards of a hold: the last of them to end releases it.
+//! One of several guards of one acquisition: the last of them to end releases it.
 //!
-//! A share may end before its hold, by a limit of its own, and never after it.
+//! A share may end before the acquisition, by a limit of its own, and never after it.
 
 use std::sync::{Arc, Weak};
 
@@ -8,24 +8,27 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::client::ClientInner;
 use crate::engine::hold::{Ending, Hold};
-use crate::engine::owned_hold::{OwnedHold, not_held};
+use crate::engine::owned_hold::not_held;
 use crate::engine::telemetry;
+use crate::guard::Guard;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Result};
+use crate::types::token::FencingToken;
 
-/// A hold that several guards own together. Dropping the last reference releases it in the
+/// A guard that several others own together. Dropping the last reference releases it in the
 /// background.
-pub(crate) struct SharedHold {
-    pub(crate) owned: OwnedHold,
+pub(crate) struct SharedGuard {
+    pub(crate) guard: Guard,
     /// Dropped with it.
     pub(crate) _registered: Option<Box<dyn Send + Sync>>,
 }
 
-/// The part of one guard in a [`SharedHold`].
+/// The part of one guard in a [`SharedGuard`].
 pub(crate) struct Share {
     pub(crate) client: Arc<ClientInner>,
     pub(crate) hold: Arc<Hold>,
+    pub(crate) token: FencingToken,
     limit: Moment,
     part: Arc<Part>,
     /// Ends the share at its limit, also when its guard was forgotten.
@@ -33,13 +36,14 @@ pub(crate) struct Share {
 }
 
 /// Empty after the end of the share.
-type Part = Mutex<Option<Arc<SharedHold>>>;
+type Part = Mutex<Option<Arc<SharedGuard>>>;
 
 impl Share {
-    pub(crate) fn new(shared: Arc<SharedHold>) -> Share {
+    pub(crate) fn new(shared: Arc<SharedGuard>) -> Share {
         Share {
-            client: shared.owned.client.clone(),
-            hold: shared.owned.hold.clone(),
+            client: shared.guard.client().clone(),
+            hold: shared.guard.hold().clone(),
+            token: shared.guard.fencing_token(),
             limit: Moment::NEVER,
             part: Arc::new(Mutex::new(Some(shared))),
             timer: None,
@@ -97,7 +101,8 @@ impl Share {
             return Err(Error::new(ErrorKind::NotHeld, LostReason::HoldLimit.to_string()));
         }
         match shared.and_then(Arc::into_inner) {
-            Some(last) => last.owned.release().await,
+            // Boxed: this guard may be a share too.
+            Some(last) => Box::pin(last.guard.release_part()).await,
             None if self.hold.is_held(now) => Ok(()),
             None => Err(not_held(&self.hold)),
         }

@@ -79,6 +79,8 @@ pub(crate) struct AcquireRequest {
     /// How long the store may stay silent.
     pub(crate) unreachable_after: Duration,
     pub(crate) label: Label,
+    /// How many acquisitions of this process may share one grant.
+    pub(crate) local_handoffs: u32,
 }
 
 /// One request for a lock: its options, its owner token, and how to wake it.
@@ -161,6 +163,14 @@ impl Claim {
         !self.request.renewed
     }
 
+    /// How many tokens a grant reserves: the claim may use the one that the store answers and the
+    /// next `local_handoffs() - 1`. Every earlier grant has smaller tokens and every later one larger
+    /// ones. 1 unless the profile's [`local_handoffs`](crate::Profile::local_handoffs) allows more.
+    #[must_use]
+    pub fn local_handoffs(&self) -> u32 {
+        self.request.local_handoffs
+    }
+
     /// Whether to queue when the lock is not free.
     #[must_use]
     pub fn if_busy(&self) -> IfBusy {
@@ -214,6 +224,12 @@ impl Claim {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.stage.load(Ordering::SeqCst) == OVER
+    }
+
+    /// What the metrics count of it: nothing of a claim whose grant is shared by several acquisitions,
+    /// which are counted themselves.
+    pub(crate) fn counted(&self) -> Option<&AcquireRequest> {
+        (self.request.local_handoffs == 1).then_some(&self.request)
     }
 
     /// What spreads the retries of this claim.

@@ -40,6 +40,8 @@ pub struct Entry<W> {
     pub owner: OwnerToken,
     /// How it holds the lock, or wants to.
     pub mode: Mode,
+    /// How many tokens its grant reserves; see [`Claim::local_handoffs`].
+    pub tokens: u32,
     /// The label of its client.
     pub label: Label,
     /// When it came, or began to hold the lock.
@@ -179,6 +181,7 @@ impl<W: Clone> QueueStep<'_, W> {
             ticket: self.last.ticket,
             owner: *claim.owner(),
             mode: claim.mode(),
+            tokens: claim.local_handoffs(),
             label: claim.label().clone(),
             since: self.now,
             stage: Stage::Waits,
@@ -276,9 +279,9 @@ impl<W: Clone> QueueStep<'_, W> {
             if !mode.is_compatible_with(held.map(|entry| entry.mode)) {
                 break;
             }
-            self.last.token += 1;
-            let token = FencingToken::new(self.last.token);
             let entry = &mut self.entries[next];
+            let token = FencingToken::new(self.last.token + 1);
+            self.last.token += u64::from(entry.tokens);
             entry.stage = Stage::Granted { token, until: self.now + CONFIRM_WITHIN };
             if answered != Some(entry.ticket) {
                 self.woken.push(entry.waker.clone());

@@ -66,6 +66,17 @@ pub(crate) fn unreachable_after(bound: Duration) -> Result<Duration> {
     within(bound, Duration::from_millis(10), Ttl::MAX, "unreachable_after")
 }
 
+/// The most acquisitions of one process for one grant.
+pub(crate) const MOST_LOCAL_HANDOFFS: u32 = 1_024;
+
+/// Parses `local_handoffs`: 1 to 1,024.
+pub(crate) fn local_handoffs(most: u32) -> Result<u32> {
+    match (1..=MOST_LOCAL_HANDOFFS).contains(&most) {
+        true => Ok(most),
+        false => Err(invalid(format!("local_handoffs {most} is out of range; expected 1 to 1024"))),
+    }
+}
+
 fn within(value: Duration, min: Duration, max: Duration, what: &str) -> Result<Duration> {
     if (min..=max).contains(&value) {
         return Ok(value);

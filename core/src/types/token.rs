@@ -46,6 +46,11 @@ impl FencingToken {
         self.0
     }
 
+    /// The `n`-th after this one, of a range that the store has reserved.
+    pub(crate) fn plus(self, n: u32) -> FencingToken {
+        FencingToken(self.0 + u64::from(n))
+    }
+
     pub(crate) fn in_epoch(self, epoch: TokenEpoch) -> FencingToken {
         FencingToken(self.0 | u64::from(epoch.0) << STORE_BITS)
     }

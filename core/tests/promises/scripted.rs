@@ -98,6 +98,7 @@ impl Script {
                 order: Order::Arrival,
                 modes: Modes::ALL,
                 tokens: TokenOrder::Data,
+                local_handoffs: 1,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             settings: Settings::default(),

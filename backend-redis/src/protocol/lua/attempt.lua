@@ -2,7 +2,7 @@
 -- reply, including the token.
 --
 -- ARGV  1 identity   2 ttl in ms   3 'try' to leave nothing behind; without it, to queue
--- Reply token, a text (granted) | 0 (busy, only after 'try') | {ms until the next check, 0: a foreign
+-- Reply the last token of the grant, a text (granted) | 0 (busy, only after 'try') | {ms until the next check, 0: a foreign
 --       holder} (waits)
 -- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
 
@@ -11,7 +11,9 @@ local ME, TTL = ARGV[1], ARGV[2]
 -- Without holders and waiters this is all, so that parts which it does not need come after it: to
 -- define a function costs as much as a command.
 -- A server that is out of memory refuses this, but not the confirmation of a grant.
-local set = string.byte(ME) == 120 and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
+-- One that reserves tokens goes the long way.
+local set = string.byte(ME) == 120 and string.byte(ME, 2) == 32
+  and redis.pcall('SET', L, ME, 'NX', 'PX', TTL)
 --<token.lua>
 if set and set.ok then
   local done, token, last = pcall(next_token, '', TTL)
@@ -55,7 +57,7 @@ local function confirm()
   end
   -- The token's key may have been deleted.
   if token and token ~= '0' then return token end
-  return (next_token('q', TTL))
+  return (next_tokens('q', TTL, me.tokens))
 end
 
 if held then

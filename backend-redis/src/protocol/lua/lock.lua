@@ -41,7 +41,8 @@ local function parse(identity)
   local n, limit
   if mode == 'p' then n, limit = string.match(share, '^(%d+)/(%d+)$') end
   return {text = identity, mode = mode, n = tonumber(n) or 1, limit = tonumber(limit) or 0,
-    ttl = tonumber(ttl), client = client, owner = owner}
+    ttl = tonumber(ttl), client = client, owner = owner,
+    tokens = tonumber(string.match(share, '^%+(%d+)$')) or 1}
 end
 
 -- The holder: nil if the lock is free; {text, marked, claim} for a string, without a claim if it is

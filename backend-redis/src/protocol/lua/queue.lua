@@ -8,7 +8,7 @@ local CLAIM = 2000
 -- Grants the lock to `claim`, for which it is free, until `ttl` ms from now; `marked` when there may be
 -- waiters.
 local function grant(claim, ttl, marked)
-  local token = next_token(marked and 'q' or '', ttl)
+  local token = next_tokens(marked and 'q' or '', ttl, claim.tokens)
   write_holder(claim, ttl, token, marked)
   return token
 end

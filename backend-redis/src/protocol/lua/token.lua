@@ -30,3 +30,13 @@ local function next_token(mark, ttl)
   redis.call('PEXPIRE', F, last and 86400000 or 3600000 + ttl)
   return token, last
 end
+
+-- The last of the next `tokens`, which are one after the other. F has the last one, so that every
+-- later token is above all of them.
+local function next_tokens(mark, ttl, tokens)
+  local token, last = next_token(mark, ttl)
+  if tokens == 1 then return token, last end
+  local top = string.format('%.0f', tonumber(token) + tokens - 1)
+  redis.call('SET', F, top .. mark, 'KEEPTTL')
+  return top, last
+end

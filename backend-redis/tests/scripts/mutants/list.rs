@@ -109,8 +109,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("an empty group stays", "    update_group(-held.out)\n    return 1", "    return 1"),
     (
         "a hand-off unmarks the token",
-        "next_token(marked and 'q' or '', ttl)",
-        "next_token('', ttl)",
+        "next_tokens(marked and 'q' or '', ttl, claim.tokens)",
+        "next_tokens('', ttl, claim.tokens)",
     ),
     (
         "a hand-off does not mark the holder",

@@ -33,6 +33,7 @@ pub(crate) static PROFILE: Profile = Profile {
     order: Order::Arrival,
     modes: Modes::ALL,
     tokens: TokenOrder::BeyondData,
+    local_handoffs: 1,
     exclusion_fails_when: Cow::Borrowed(&["the server loses its data"]),
 };
 

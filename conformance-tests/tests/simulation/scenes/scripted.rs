@@ -150,6 +150,7 @@ impl Scripted {
             order: Order::Arrival,
             modes: Modes::ALL,
             tokens: TokenOrder::Data,
+            local_handoffs: 1,
             exclusion_fails_when: Cow::Borrowed(&[]),
         };
         let store = Arc::new(Scripted {

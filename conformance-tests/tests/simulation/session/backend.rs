@@ -62,6 +62,7 @@ impl SessionBackend {
                 order: Order::Arrival,
                 modes: Modes::ALL,
                 tokens: TokenOrder::Data,
+                local_handoffs: 1,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             own: Mutex::default(),

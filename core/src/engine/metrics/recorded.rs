@@ -10,7 +10,7 @@ use metrics::{Key, Label, Level, Metadata, Recorder};
 
 use super::Outcome;
 use super::descriptions::{self, ACQUISITIONS, HELD, HOLD, LOST, RENEWAL, WAIT, WAITING};
-use crate::store::claim::Claim;
+use crate::store::claim::AcquireRequest;
 use crate::types::error::LostReason;
 use crate::types::mode::Mode;
 
@@ -62,8 +62,8 @@ impl Metrics {
         Metrics { store, by_lock, modes, renewal, described: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn granted(&self, claim: &Claim, waited: Duration) {
-        self.record(claim, |keys, recorder| {
+    pub(crate) fn granted(&self, request: &AcquireRequest, waited: Duration) {
+        self.record(request, |keys, recorder| {
             let outcome = &keys.outcomes[Outcome::Granted as usize];
             recorder.register_counter(outcome, &METADATA).increment(1);
             recorder.register_histogram(&keys.wait, &METADATA).record(waited);
@@ -71,21 +71,21 @@ impl Metrics {
         });
     }
 
-    pub(crate) fn finished(&self, claim: &Claim, outcome: Outcome) {
-        self.record(claim, |keys, recorder| {
+    pub(crate) fn finished(&self, request: &AcquireRequest, outcome: Outcome) {
+        self.record(request, |keys, recorder| {
             let outcome = &keys.outcomes[outcome as usize];
             recorder.register_counter(outcome, &METADATA).increment(1);
         });
     }
 
-    pub(crate) fn waits(&self, claim: &Claim, change: f64) {
-        self.record(claim, |keys, recorder| {
+    pub(crate) fn waits(&self, request: &AcquireRequest, change: f64) {
+        self.record(request, |keys, recorder| {
             recorder.register_gauge(&keys.waiting, &METADATA).increment(change);
         });
     }
 
-    pub(crate) fn ended(&self, claim: &Claim, held: Duration, lost: Option<LostReason>) {
-        self.record(claim, |keys, recorder| {
+    pub(crate) fn ended(&self, request: &AcquireRequest, held: Duration, lost: Option<LostReason>) {
+        self.record(request, |keys, recorder| {
             recorder.register_histogram(&keys.hold, &METADATA).record(held);
             recorder.register_gauge(&keys.held, &METADATA).decrement(1.0);
             if let Some(reason) = lost {
@@ -101,12 +101,12 @@ impl Metrics {
         });
     }
 
-    /// Calls `record` with the keys for a claim: the shared ones, or its own where the name is a
+    /// Calls `record` with the keys for an acquisition: the shared ones, or its own where the name is a
     /// label.
-    fn record(&self, claim: &Claim, record: impl FnOnce(&ModeKeys, &dyn Recorder)) {
-        let mode = claim.mode();
+    fn record(&self, request: &AcquireRequest, record: impl FnOnce(&ModeKeys, &dyn Recorder)) {
+        let mode = request.mode;
         if self.by_lock {
-            let lock = Label::new("lock", claim.name().as_str().to_owned());
+            let lock = Label::new("lock", request.name.as_str().to_owned());
             let keys =
                 ModeKeys::new(&[self.store.clone(), Label::new("mode", mode.as_str()), lock]);
             return self.with_recorder(|recorder| record(&keys, recorder));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Outcome;
-use crate::store::claim::Claim;
+use crate::store::claim::AcquireRequest;
 use crate::types::error::LostReason;
 
 pub(crate) struct Metrics;
@@ -13,13 +13,19 @@ impl Metrics {
         Metrics
     }
 
-    pub(crate) fn granted(&self, _claim: &Claim, _waited: Duration) {}
+    pub(crate) fn granted(&self, _request: &AcquireRequest, _waited: Duration) {}
 
-    pub(crate) fn finished(&self, _claim: &Claim, _outcome: Outcome) {}
+    pub(crate) fn finished(&self, _request: &AcquireRequest, _outcome: Outcome) {}
 
-    pub(crate) fn waits(&self, _claim: &Claim, _change: f64) {}
+    pub(crate) fn waits(&self, _request: &AcquireRequest, _change: f64) {}
 
-    pub(crate) fn ended(&self, _claim: &Claim, _held: Duration, _lost: Option<LostReason>) {}
+    pub(crate) fn ended(
+        &self,
+        _request: &AcquireRequest,
+        _held: Duration,
+        _lost: Option<LostReason>,
+    ) {
+    }
 
     pub(crate) fn renewed(&self, _took: Duration) {}
 }

@@ -1,0 +1,372 @@
+//! Local hand-offs: acquisitions of one client take turns on one grant of the store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, Guard, Lock, Locks, LostReason, Owner, all};
+use rand::RngExt;
+use tokio::task::JoinSet;
+
+use crate::behaviours::behaviour;
+use crate::behaviours::work::{self, Counter, SHORT_WAIT};
+use crate::harness::Backdoor;
+use crate::how::How;
+use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
+use crate::suite::waiting::spawn_waiter;
+
+const GROUP: &str = "handoffs";
+const NEEDS: &[Need] = &[Need::LocalHandoffs];
+const EXPIRE: &[Need] = &[Need::LocalHandoffs, Need::Backdoor(Backdoor::Expire)];
+const ARRIVAL: &[Need] = &[Need::LocalHandoffs, Need::Arrival];
+
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "turns_exclude_each_other_and_plain_claims", NEEDS, |c| Box::pin(exclude(c))),
+    behaviour(GROUP, "tokens_rise_with_every_turn_across_clients", NEEDS, |c| Box::pin(tokens(c))),
+    behaviour(GROUP, "a_waiter_elsewhere_is_overtaken_no_more_than_by_one_tenure", ARRIVAL, |c| {
+        Box::pin(overtaken(c))
+    }),
+    behaviour(GROUP, "a_long_turn_is_the_last_of_its_tenure", ARRIVAL, |c| Box::pin(long(c))),
+    behaviour(GROUP, "local_waiters_are_served_in_order", NEEDS, |c| Box::pin(in_order(c))),
+    behaviour(GROUP, "a_dropped_waiter_passes_its_turn_on", NEEDS, |c| Box::pin(dropped(c))),
+    behaviour(GROUP, "the_last_waiter_that_leaves_leaves_the_queue", NEEDS, |c| Box::pin(left(c))),
+    behaviour(GROUP, "a_frozen_local_waiter_is_passed_over", NEEDS, |c| Box::pin(frozen(c))),
+    behaviour(GROUP, "a_loss_ends_the_turn_and_keeps_the_waiters", EXPIRE, |c| Box::pin(lost(c))),
+    behaviour(GROUP, "a_limit_ends_one_turn_only", NEEDS, |c| Box::pin(limited(c))),
+    behaviour(GROUP, "a_close_tells_local_waiters", NEEDS, |c| Box::pin(closed(c))),
+    behaviour(GROUP, "a_try_meets_a_tenure_as_busy", NEEDS, |c| Box::pin(tries(c))),
+    behaviour(GROUP, "a_wait_limit_in_a_local_queue_ends_in_time", NEEDS, |c| Box::pin(limits(c))),
+    behaviour(GROUP, "what_cannot_have_hand_offs_is_refused", NEEDS, |c| Box::pin(refused(c))),
+    behaviour(GROUP, "owners_and_several_locks_can_have_hand_offs", NEEDS, |c| {
+        Box::pin(combined(c))
+    }),
+    behaviour(GROUP, "random_drops_leave_nothing", NEEDS, |c| Box::pin(random_drops(c))),
+];
+
+const MOST: u32 = 8;
+
+fn lock(locks: &Locks, name: &str) -> Lock {
+    locks.lock(name).local_handoffs(MOST)
+}
+
+async fn acquire(context: &Context, locks: &Locks, name: &str) -> Guard {
+    let acquired = context.soon("a turn", lock(locks, name).acquire()).await;
+    acquired.expect("acquired")
+}
+
+/// Awaits that the queue of this process has one more waiter, which no store can be asked about: it has
+/// run until it waits.
+async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn exclude(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (counter, inside) = (Arc::new(Counter::default()), Arc::new(AtomicUsize::new(0)));
+    let mut tasks = JoinSet::new();
+    for client in 0..3 {
+        let locks = context.client().await;
+        for _ in 0..4 {
+            let (locks, name) = (locks.clone(), name.clone());
+            let (counter, inside) = (counter.clone(), inside.clone());
+            tasks.spawn(async move {
+                let mut last = 0;
+                for _ in 0..20 {
+                    let wanted = match client {
+                        // One client without hand-offs.
+                        0 => locks.lock(&name),
+                        _ => lock(&locks, &name),
+                    };
+                    let guard = wanted.acquire().await.expect("acquired");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                    assert!(guard.is_held() && guard.fencing_token().get() > last);
+                    last = guard.fencing_token().get();
+                    counter.count().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await.expect("released");
+                }
+            });
+        }
+    }
+    context.within(context.patience() * 4, "every task had its turns", tasks.join_all()).await;
+    context.assert_final(counter.get() == 240, || format!("{} of 240", counter.get()));
+}
+
+async fn tokens(context: Arc<Context>) {
+    let name = context.name("lock");
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let locks = context.client().await;
+        for _ in 0..5 {
+            let (locks, name, seen) = (locks.clone(), name.clone(), seen.clone());
+            tasks.spawn(async move {
+                for _ in 0..10 {
+                    let guard = lock(&locks, &name).acquire().await.expect("acquired");
+                    seen.lock().expect("no panic").push(guard.fencing_token());
+                    guard.release().await.expect("released");
+                }
+            });
+        }
+    }
+    context.within(context.patience() * 4, "every task had its turns", tasks.join_all()).await;
+    let seen = seen.lock().expect("no panic");
+    assert_eq!(seen.len(), 100);
+    let rising = seen.windows(2).all(|pair| pair[0] < pair[1]);
+    context.assert_final(rising, || format!("tokens that do not rise: {seen:?}"));
+}
+
+async fn overtaken(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let first = acquire(&context, &one, &name).await;
+    let turns = Arc::new(AtomicUsize::new(0));
+    let mut waiters = JoinSet::new();
+    for _ in 0..3 * MOST {
+        let (lock, turns) = (lock(&one, &name), turns.clone());
+        waiters.spawn(async move {
+            let guard = lock.acquire().await.expect("acquired");
+            turns.fetch_add(1, Ordering::SeqCst);
+            guard.release().await.expect("released");
+        });
+    }
+    let other = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&two, &name, 1).await;
+    settle().await;
+    context.release(first).await;
+    let other = context.until_granted("the other client's waiter", other).await;
+    let before = turns.load(Ordering::SeqCst);
+    assert!(before < MOST as usize, "{before} turns after the first one, of at most {MOST}");
+    context.release(other).await;
+    context.soon("all have had their turns", waiters.join_all()).await;
+}
+
+async fn long(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let first = acquire(&context, &one, &name).await;
+    let local = spawn_waiter(lock(&one, &name));
+    settle().await;
+    let other = work::spawn_waiter(&two, &name, How::Exclusive);
+    context.until_queued(&two, &name, 1).await;
+    context.sleep_until(&one, one.now() + Duration::from_millis(50)).await;
+    context.release(first).await;
+    let other = context.until_granted("the other client's waiter comes first", other).await;
+    assert!(!local.is_finished());
+    context.release(other).await;
+    let local = context.until_granted("the local waiter", local).await;
+    context.release(local).await;
+}
+
+async fn in_order(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let first = acquire(&context, &locks, &name).await;
+    let order = std::sync::Mutex::new(Vec::new());
+    let mut waiters = Vec::new();
+    for index in 0..20 {
+        let (lock, order) = (lock(&locks, &name), &order);
+        let mut waiter = Box::pin(async move {
+            let guard = lock.acquire().await.expect("acquired");
+            order.lock().expect("no panic").push(index);
+            guard.release().await.expect("released");
+        });
+        // From here on it has its place.
+        assert!(futures_util::poll!(&mut waiter).is_pending());
+        waiters.push(waiter);
+    }
+    context.release(first).await;
+    context.soon("all have had their turns", futures_util::future::join_all(waiters)).await;
+    let order = order.lock().expect("no panic");
+    assert!(order.is_sorted(), "{order:?}");
+}
+
+async fn dropped(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let first = acquire(&context, &locks, &name).await;
+    // It is offered the turn, and dropped without being polled again.
+    let next = lock(&locks, &name);
+    let mut offered = Box::pin(next.acquire());
+    assert!(futures_util::poll!(&mut offered).is_pending());
+    let last = spawn_waiter(lock(&locks, &name));
+    settle().await;
+    context.release(first).await;
+    drop(offered);
+    let last = context.until_granted("the next one has the turn", last).await;
+    context.release(last).await;
+}
+
+async fn left(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let holder = context.acquire(&two, &name).await;
+    let waiters = [(); 3].map(|()| spawn_waiter(lock(&one, &name)));
+    context.until_queued(&two, &name, 1).await;
+    for waiter in &waiters {
+        waiter.abort();
+    }
+    context.until_queued(&two, &name, 0).await;
+    assert!(holder.is_held());
+    context.release(holder).await;
+}
+
+async fn frozen(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let first = acquire(&context, &locks, &name).await;
+    let next = lock(&locks, &name);
+    let mut frozen = Box::pin(next.acquire());
+    assert!(futures_util::poll!(&mut frozen).is_pending());
+    let last = spawn_waiter(lock(&locks, &name));
+    settle().await;
+    context.release(first).await;
+    let last = context.until_granted("the one after it is granted", last).await;
+    context.release(last).await;
+    let thawed = context.soon("the frozen one is granted after its thaw", frozen).await;
+    context.release(thawed.expect("acquired")).await;
+}
+
+async fn lost(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let first = acquire(&context, &one, &name).await;
+    let waiter = spawn_waiter(lock(&one, &name));
+    settle().await;
+    context.store().expire(&name).await.expect("the store forgets it");
+    let other = context.acquire(&two, &name).await;
+    context.within(context.patience() * 4, "the turn is lost", first.lost()).await;
+    work::release_is_not_held(&context, first).await;
+    context.until_queued(&two, &name, 1).await;
+    assert!(!waiter.is_finished());
+    let token = other.fencing_token();
+    context.release(other).await;
+    let waiter = context.until_granted("the waiter is granted", waiter).await;
+    assert!(waiter.fencing_token() > token);
+    context.release(waiter).await;
+}
+
+async fn limited(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let limit = Duration::from_millis(100);
+    let first = lock(&locks, &name).hold_at_most(limit);
+    let first = context.soon("a turn", first.acquire()).await.expect("acquired");
+    let waiter = spawn_waiter(lock(&locks, &name));
+    assert_eq!(work::until_lost(&context, &first).await, LostReason::HoldLimit);
+    let token = first.fencing_token();
+    std::mem::forget(first);
+    let waiter = context.until_granted("the waiter is granted", waiter).await;
+    assert!(waiter.fencing_token() > token);
+    context.release(waiter).await;
+}
+
+async fn closed(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let guard = acquire(&context, &locks, &name).await;
+    let waiters = [(); 3].map(|()| spawn_waiter(lock(&locks, &name)));
+    settle().await;
+    context.soon("the client closes", locks.close()).await.expect("closed");
+    for waiter in waiters {
+        let ended = context.soon("a waiter is told", waiter).await.expect("no panic");
+        work::assert_kind(&ended.expect_err("closed"), ErrorKind::Closed);
+    }
+    assert_eq!(work::until_lost(&context, &guard).await, LostReason::Closed);
+}
+
+async fn tries(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let guard = acquire(&context, &one, &name).await;
+    for locks in [&one, &two] {
+        let tried = context.soon("a try answers", lock(locks, &name).try_acquire()).await;
+        assert!(tried.expect("no error").is_none());
+    }
+    context.release(guard).await;
+    for locks in [&one, &two] {
+        let tried = context.soon("a try answers", lock(locks, &name).try_acquire()).await;
+        context.release(tried.expect("no error").expect("it is free")).await;
+    }
+}
+
+async fn limits(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    for holder in [&one, &two] {
+        let guard = acquire(&context, holder, &name).await;
+        let limited = lock(&one, &name).wait_at_most(SHORT_WAIT);
+        let error = context.soon("an answer", limited.acquire()).await.expect_err("it is held");
+        work::assert_kind(&error, ErrorKind::WaitTimedOut);
+        context.until_queued(&two, &name, 0).await;
+        context.release(guard).await;
+    }
+}
+
+async fn refused(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let mut wrong = vec![
+        locks.lock(&name).local_handoffs(MOST).fixed_lease(Duration::from_secs(1)),
+        locks.lock(&name).local_handoffs(0),
+        locks.lock(&name).local_handoffs(1_025),
+    ];
+    if context.profile().modes.shared {
+        wrong.push(locks.rw_lock(&name).write().local_handoffs(MOST));
+    }
+    if context.profile().modes.permits {
+        wrong.push(locks.semaphore(&name, 2).local_handoffs(MOST));
+    }
+    for lock in wrong {
+        let error = context.soon("an answer", lock.acquire()).await.expect_err("refused");
+        work::assert_kind(&error, ErrorKind::InvalidArgument);
+    }
+    let most = locks.lock(&name).local_handoffs(1_024);
+    context.release(context.soon("a turn", most.acquire()).await.expect("acquired")).await;
+}
+
+async fn combined(context: Arc<Context>) {
+    let names = ["one", "two"].map(|name| context.name(name));
+    let (locks, owner) = (context.client().await, Owner::new());
+    let outer = lock(&locks, &names[0]).owned_by(&owner);
+    let outer = context.soon("a turn", outer.acquire()).await.expect("acquired");
+    let waiter = spawn_waiter(lock(&locks, &names[0]));
+    let both = all(names.iter().map(|name| lock(&locks, name).owned_by(&owner)));
+    let guards = context.soon("entered again", both.acquire()).await.expect("acquired");
+    assert_eq!(guards[0].fencing_token(), outer.fencing_token());
+    // A child that inherits it would hold a lock that is handed on.
+    #[cfg(unix)]
+    assert!(outer.keep_alive().is_none() && guards[1].keep_alive().is_none());
+    context.release(outer).await;
+    assert!(guards.is_held() && !waiter.is_finished());
+    context.soon("released", guards.release()).await.expect("released");
+    let waiter = context.until_granted("the waiter has its turn", waiter).await;
+    context.release(waiter).await;
+}
+
+async fn random_drops(context: Arc<Context>) {
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let mut tasks = JoinSet::new();
+    let mut random = context.random();
+    for index in 0..200 {
+        let locks = if index % 2 == 0 { &one } else { &two };
+        let (lock, polls) = (lock(locks, &name), random.random_range(0..6));
+        tasks.spawn(async move {
+            let acquiring = async move {
+                let guard = lock.acquire().await.expect("acquired");
+                tokio::task::yield_now().await;
+                guard.release().await.expect("released");
+            };
+            crate::cancel_points::DroppedAfter::polls(polls, acquiring).await;
+        });
+    }
+    context.within(context.patience() * 4, "all are dropped or done", tasks.join_all()).await;
+    context.until_free(&two, &name).await;
+    let guard = acquire(&context, &one, &name).await;
+    context.release(guard).await;
+}
