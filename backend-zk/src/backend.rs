@@ -42,6 +42,7 @@ impl ZkBackend {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
+            downgrade: true,
             tokens: TokenOrder::Data,
             local_handoffs: 64,
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),

@@ -29,6 +29,7 @@ static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
+    downgrade: true,
     tokens: TokenOrder::Process,
     local_handoffs: 1_024,
     exclusion_fails_when: Cow::Borrowed(&[]),
@@ -131,6 +132,10 @@ impl Acquisition for OwnAcquisition {
 
     async fn release(&self) -> Result<ReleaseOutcome> {
         Ok(self.store.change(self.claim.name(), |queue| queue.release(&self.claim)))
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        Ok(self.store.change(self.claim.name(), |queue| queue.downgrade(&self.claim)))
     }
 }
 

@@ -31,6 +31,7 @@ mod losses {
 }
 /// What guards do together, and for the work that they protect.
 mod guards {
+    pub(super) mod downgrade;
     pub(super) mod handoffs;
     pub(super) mod owners;
     pub(super) mod several;
@@ -53,7 +54,7 @@ mod work;
 
 use faults::{network, processes, replies};
 use grants::{exclusion, modes, ownership, tokens};
-use guards::{handoffs, owners, several, work_under_a_lock};
+use guards::{downgrade, handoffs, owners, several, work_under_a_lock};
 use interface::{errors, inspecting, names, options};
 use losses::{closing, renewal, validity};
 use waits::{cancel, waiting};
@@ -75,6 +76,7 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     tokens::BEHAVIOURS,
     errors::BEHAVIOURS,
     inspecting::BEHAVIOURS,
+    downgrade::BEHAVIOURS,
     handoffs::BEHAVIOURS,
     owners::BEHAVIOURS,
     several::BEHAVIOURS,

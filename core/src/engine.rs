@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 pub(crate) mod cleanup;
 pub(crate) mod client;
 pub(crate) mod connection;
+pub(crate) mod downgrade;
 pub(crate) mod handoff;
 pub(crate) mod hold;
 pub(crate) mod metrics;

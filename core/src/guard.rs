@@ -10,6 +10,7 @@ use std::time::Duration;
 use tracing::{Instrument, Span};
 
 use crate::engine::client::ClientInner;
+use crate::engine::downgrade;
 use crate::engine::handoff::Turn;
 use crate::engine::hold::{Ending, Hold};
 use crate::engine::owned_hold::OwnedHold;
@@ -168,10 +169,18 @@ impl Guard {
         self.hold().claim().name()
     }
 
-    /// The mode in which it is held.
+    /// The mode in which it is held: shared from the call of [`downgrade`](Guard::downgrade) on.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.hold().claim().mode()
+        self.hold().mode()
+    }
+
+    /// Whether no other guard shares its hold.
+    pub(crate) fn is_sole(&self) -> bool {
+        match &self.part {
+            Part::Whole(_) | Part::Turn(_) => true,
+            Part::Share(share) => share.is_sole(),
+        }
     }
 
     /// The end of the validity as known now, on the store's clock, which
@@ -299,6 +308,46 @@ impl Guard {
         run_while(|| self.is_held(), pin!(self.lost()), work).await.map_err(|reason| {
             self.explain(Error::new(ErrorKind::Lost, reason.to_string()), Operation::Hold)
         })
+    }
+
+    /// Makes the guard of [`rw_lock(…).write()`](crate::RwLock::write) a reader's, with no moment in
+    /// which it is neither: after the writing, others may read what this guard continues to read.
+    /// The token stays. Readers that are next in line are granted the lock; a writer ahead of them
+    /// stops them, as ever. There is no way back: a reader that became a writer would wait for the
+    /// other readers, and two of them for each other for ever; release it and acquire `write()`.
+    ///
+    /// A reader's guard stays as it is. From the call on [`mode`](Guard::mode) is shared, answered or
+    /// not: other readers may be in, so count on no more than reading.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Lost`]: the lock was lost.
+    /// - [`ErrorKind::Unreachable`]: the store did not confirm within `unreachable_after`. The guard
+    ///   still holds the lock at least as a reader; call it again.
+    /// - [`ErrorKind::Unsupported`]: the store has no downgrade
+    ///   ([`Profile::downgrade`](crate::Profile::downgrade)).
+    /// - [`ErrorKind::InvalidArgument`]: a guard of [`lock`](crate::Locks::lock) or of permits, or
+    ///   other guards of its [`Owner`](crate::Owner) share it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the guard is held at least as a reader: whether the store had the
+    /// request is unknown until the next call.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// use fencelock::Mode;
+    /// let prices = locks.rw_lock("prices").write().acquire().await?;
+    /// // … write them …
+    /// prices.downgrade().await?;
+    /// assert_eq!(prices.mode(), Mode::Shared);
+    /// let other = locks.rw_lock("prices").read().try_acquire().await?;
+    /// assert!(other.is_some(), "others read them as well, and no writer came between");
+    /// # Ok(()) }
+    /// ```
+    pub async fn downgrade(&self) -> Result<()> {
+        let downgraded = downgrade::run(self).await;
+        downgraded.map_err(|error| self.explain(error, Operation::Downgrade))
     }
 
     /// Releases the lock and waits until the store has confirmed it.

@@ -19,6 +19,11 @@ use crate::types::options::{Ttl, hold_limit, local_handoffs, unreachable_after};
 
 /// A lock for many readers or one writer. A waiting writer stops new readers.
 ///
+/// A writer becomes a reader by [`Guard::downgrade`]. A reader does not become a writer: two of them
+/// would wait for each other for ever. Where that is needed, *every* writer acquires a second lock
+/// first, such as `lock("prices/writer")`: a reader that holds it releases its read guard and
+/// acquires `write()`, and no other writer comes between.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
 /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;

@@ -60,6 +60,7 @@ static NOT_CONNECTED: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Any,
     modes: Modes { shared: false, permits: false },
+    downgrade: false,
     tokens: TokenOrder::Process,
     local_handoffs: 1,
     exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),

@@ -113,6 +113,7 @@ static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
+    downgrade: true,
     tokens: TokenOrder::Process,
     local_handoffs: MOST_LOCAL_HANDOFFS,
     exclusion_fails_when: Cow::Borrowed(&[]),
@@ -220,5 +221,9 @@ impl Acquisition for MemoryAcquisition {
 
     async fn release(&self) -> Result<ReleaseOutcome> {
         Ok(self.store.change(self.claim.name(), |queue| queue.release(&self.claim)))
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        Ok(self.store.change(self.claim.name(), |queue| queue.downgrade(&self.claim)))
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use tokio_util::sync::CancellationToken;
@@ -176,7 +177,9 @@ impl Owner {
 
 /// One more guard of a hold.
 fn join(shared: Arc<SharedGuard>, request: &AcquireRequest, now: Moment) -> Result<Guard> {
-    let held = shared.guard.hold().claim().mode();
+    // Between the new share and this look: a downgrade counts the shares after it has begun.
+    fence(Ordering::SeqCst);
+    let held = shared.guard.hold().mode();
     if held == Mode::Shared && request.mode != Mode::Shared {
         return Err(invalid(
             "this owner reads it, so a writer of the same owner would wait for itself; release the \

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, Error, FencingToken, IfBusy, Moment, ReleaseOutcome,
+    Acquisition, AttemptOutcome, Claim, Error, FencingToken, IfBusy, Mode, Moment, ReleaseOutcome,
     RenewOutcome, Residue, Result, WatchHandle,
 };
 use tokio::io::Interest;
@@ -256,6 +256,30 @@ impl Shared {
         }
     }
 
+    /// Makes the hold a shared one; then notifies the next claim, which may be a reader.
+    fn share(&self, mut guard: QueueGuard<'_>) -> Result<RenewOutcome, StepError> {
+        let queue = guard.queue();
+        let Some(at) = self.ticket().and_then(|ticket| queue.position(ticket)) else {
+            return Ok(RenewOutcome::Lost);
+        };
+        if !queue.entries[at].held {
+            return Ok(RenewOutcome::Lost);
+        }
+        queue.entries[at].mode = Mode::Shared;
+        let entry = queue.entries[at];
+        guard.commit()?;
+        if let Some(inheritance) = self.inherited.get() {
+            inheritance.update(&entry);
+        }
+        // A process that dies from here on closes the pipe that the next claim watches.
+        let mut notifications = guard.notifications();
+        notifications.after_grant(guard.queue(), at);
+        drop(guard);
+        self.claim_state.lock().held = Some(entry);
+        notifications.send(&self.store.wake_pipe);
+        Ok(RenewOutcome::Renewed { valid_until: Moment::NEVER })
+    }
+
     /// Removes the entry from the queue.
     fn remove(&self, mut guard: QueueGuard<'_>) -> Result<ReleaseOutcome, StepError> {
         let Some(ticket) = self.ticket() else { return Ok(ReleaseOutcome::Absent) };
@@ -324,6 +348,12 @@ impl Acquisition for FileAcquisition {
                 Err(error)
             }
         }
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        let this = self.0.clone();
+        let shared = self.0.lock.with_queue_if_present(move |guard| this.share(guard)).await?;
+        Ok(shared.unwrap_or(RenewOutcome::Lost))
     }
 
     fn unanswered(&self) -> Option<Error> {

@@ -31,6 +31,7 @@ const fn profile(tokens: TokenOrder) -> Profile {
         longest_ttl: Ttl::MAX,
         order: Order::Arrival,
         modes: Modes::ALL,
+        downgrade: true,
         tokens,
         local_handoffs: MOST_TOKENS as u32,
         exclusion_fails_when: Cow::Borrowed(&[

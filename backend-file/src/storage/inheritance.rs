@@ -38,6 +38,11 @@ impl AsFd for Inheritance {
 }
 
 impl Inheritance {
+    /// Records how `entry` holds from now on.
+    pub(crate) fn update(&self, entry: &Entry) {
+        write(self.buffer.as_fd(), entry);
+    }
+
     /// Records that `entry` no longer holds, whatever keeps its pipe open.
     pub(crate) fn revoke(&self, entry: &Entry) {
         write(self.buffer.as_fd(), &Entry { held: false, ..*entry });

@@ -56,14 +56,16 @@ pub(crate) struct Scripts {
     pub(crate) attempt: Script,
     pub(crate) release: Script,
     pub(crate) renew: Script,
+    pub(crate) downgrade: Script,
     pub(crate) check_waiters: Script,
     pub(crate) inspect: Script,
     pub(crate) batch: Script,
 }
 
 impl Scripts {
-    pub(crate) fn all(&self) -> [&Script; 6] {
-        [&self.attempt, &self.release, &self.renew, &self.check_waiters, &self.inspect, &self.batch]
+    pub(crate) fn all(&self) -> [&Script; 7] {
+        let Scripts { attempt, release, renew, downgrade, check_waiters, inspect, batch } = self;
+        [attempt, release, renew, downgrade, check_waiters, inspect, batch]
     }
 }
 
@@ -71,10 +73,11 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     let attempt = Script::step("attempt", include_str!("lua/attempt.lua"), &[]);
     let release = Script::step("release", include_str!("lua/release.lua"), &[]);
     let renew = Script::step("renew", include_str!("lua/renew.lua"), &[]);
+    let downgrade = Script::step("downgrade", include_str!("lua/downgrade.lua"), &[]);
     let check_waiters = Script::step("check_waiters", include_str!("lua/check_waiters.lua"), &[]);
     let inspect = Script::step("inspect", include_str!("lua/inspect.lua"), &[]);
-    let batch = Script::batch(&[&attempt, &release, &renew, &check_waiters, &inspect]);
-    Scripts { attempt, release, renew, check_waiters, inspect, batch }
+    let batch = Script::batch(&[&attempt, &release, &renew, &downgrade, &check_waiters, &inspect]);
+    Scripts { attempt, release, renew, downgrade, check_waiters, inspect, batch }
 });
 
 /// The names and texts of the scripts, for tests that call them without the rest of this crate.

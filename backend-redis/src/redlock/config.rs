@@ -249,6 +249,9 @@ impl RedlockStore {
             longest_ttl: self.longest_ttl(),
             order: Order::Any,
             modes: Modes { shared: true, permits: false },
+            // Nodes that know it as a writer and nodes that know it as a reader would have to be
+            // renewed, repaired and released by either identity; see docs/guarantees.md.
+            downgrade: false,
             tokens: TokenOrder::BeyondData,
             local_handoffs: 1,
             exclusion_fails_when: Cow::Borrowed(&[

@@ -197,6 +197,7 @@ impl ServerInfo {
             longest_ttl: Ttl::MAX,
             order: Order::Arrival,
             modes: Modes::ALL,
+            downgrade: true,
             tokens: TokenOrder::BeyondData,
             // No more tokens than microseconds that a grant takes: they follow the clock.
             local_handoffs: 64,

@@ -1,7 +1,7 @@
 //! One claim's acquisition: its identity, its keys, and the scripts that acquire, renew and release.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencelock_core::{
@@ -27,7 +27,14 @@ pub(crate) struct RedisAcquisition {
     /// When the token's key was last certain to live for most of an hour, in ns on the store's clock;
     /// 0 before the grant.
     token_renewed: AtomicU64,
+    form: AtomicU8,
 }
+
+/// How the server knows a hold, in [`RedisAcquisition::form`].
+const AS_GRANTED: u8 = 0;
+/// A downgrade was sent and not answered: as granted, or as a reader.
+const UNSURE: u8 = 1;
+const AS_READER: u8 = 2;
 
 impl RedisAcquisition {
     pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> RedisAcquisition {
@@ -37,6 +44,7 @@ impl RedisAcquisition {
             keys: Keys::of(claim.name().key()),
             identity: identity(&claim, &store.client),
             token_renewed: AtomicU64::new(0),
+            form: AtomicU8::new(AS_GRANTED),
             store,
             claim,
         }
@@ -44,12 +52,52 @@ impl RedisAcquisition {
 
     /// Renews the lease.
     pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
+        let form = self.form.load(Ordering::SeqCst);
+        let renewed = match form {
+            AS_GRANTED => self.renew_as(&self.identity).await,
+            AS_READER => self.renew_as(&reader_of(&self.identity)).await,
+            // It extends either.
+            _ => self.share().await,
+        };
+        match renewed {
+            // It has become a reader meanwhile, so the old identity is not there.
+            Ok(RenewOutcome::Lost) if form == AS_GRANTED && self.is_downgraded() => {
+                self.share().await
+            }
+            renewed => renewed,
+        }
+    }
+
+    fn is_downgraded(&self) -> bool {
+        self.form.load(Ordering::SeqCst) != AS_GRANTED
+    }
+
+    /// Makes an exclusive hold a shared one, or extends one that was made so before.
+    async fn share(&self) -> Result<RenewOutcome> {
+        let sent = self.store.clock.now();
+        let is_fixed = self.claim.is_fixed_lease();
+        let (reader, ttl) = (reader_of(&self.identity), ttl_of(&self.identity));
+        let values = [self.identity.as_str(), &reader, if is_fixed { "0" } else { ttl }];
+        let values = values.map(str::as_bytes);
+        let call =
+            ScriptCall { script: &SCRIPTS.downgrade, keys: &self.keys.all(), values: &values };
+        let answer = self.store.server.call(call).await?;
+        if !self.store.read_yes(&answer, &self.keys, "downgrade")? {
+            return Ok(RenewOutcome::Lost);
+        }
+        self.form.store(AS_READER, Ordering::SeqCst);
+        self.token_renewed.store(sent.as_nanos(), Ordering::Relaxed);
+        let valid_until = if is_fixed { sent } else { lease_end(sent, self.claim.ttl()) };
+        Ok(RenewOutcome::Renewed { valid_until })
+    }
+
+    async fn renew_as(&self, identity: &str) -> Result<RenewOutcome> {
         let sent = self.store.clock.now();
         let is_fixed = self.claim.is_fixed_lease();
         let since = Moment::from_nanos(self.token_renewed.load(Ordering::Relaxed));
         let is_old = sent.duration_since(since) > TOKEN_KEY_PERIOD;
         let ttl = if is_fixed { "0" } else { ttl_of(&self.identity) };
-        let values = [self.identity.as_str(), ttl, if is_old { "old" } else { "" }];
+        let values = [identity, ttl, if is_old { "old" } else { "" }];
         let values = values.map(str::as_bytes);
         // A single key is served also while its slot moves from server to server.
         let keys = &self.keys.all()[..if is_old { 3 } else { 1 }];
@@ -85,6 +133,11 @@ impl RedisAcquisition {
         let valid_until = lease_end(sent, self.claim.ttl());
         Ok(AttemptOutcome::Granted { token, valid_until })
     }
+}
+
+/// The identity of an exclusive claim of one token as a reader's.
+fn reader_of(identity: &str) -> String {
+    ["s", &identity[1..]].concat()
 }
 
 /// Reads the reply to an attempt that was sent at `sent` for a lease of `ttl` and so many `tokens`.
@@ -146,7 +199,19 @@ impl Acquisition for RedisAcquisition {
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
-        self.store.release(&self.keys, &[self.identity.as_bytes()]).await
+        let (granted, reader) = (self.identity.as_bytes(), reader_of(&self.identity));
+        match self.form.load(Ordering::SeqCst) {
+            AS_GRANTED => self.store.release(&self.keys, &[granted]).await,
+            AS_READER => self.store.release(&self.keys, &[reader.as_bytes()]).await,
+            // One step for both: between two of them the downgrade could arrive.
+            _ => self.store.release(&self.keys, &[granted, b"or", reader.as_bytes()]).await,
+        }
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        // Before it is sent: from here on the server may know it in either form.
+        let _ = self.form.compare_exchange(AS_GRANTED, UNSURE, Ordering::SeqCst, Ordering::SeqCst);
+        self.share().await
     }
 
     fn unanswered(&self) -> Option<Error> {

@@ -54,6 +54,19 @@ async fn a_lock_that_we_hold_in_any_mode_is_theirs_only_after_our_release() {
     }
 }
 
+#[tokio::test]
+async fn a_writer_that_becomes_a_reader_keeps_them_out() {
+    for library in Library::ALL {
+        let testbed = Testbed::start().await;
+        let mut peer = Peer::start(library, &testbed.server).await;
+        let guard = testbed.locks.rw_lock("a").write().acquire().await.unwrap();
+        guard.downgrade().await.unwrap();
+        assert_eq!(peer.ask("try lock:a 30000").await, "busy", "{library:?}");
+        assert_kept_out(&testbed, &mut peer, guard).await;
+        assert_eq!(peer.ask("release").await, "released", "{library:?}");
+    }
+}
+
 /// It polls, and is granted after the release and not before.
 async fn assert_kept_out(testbed: &Testbed, peer: &mut Peer, guard: Guard) {
     let before = testbed.refused_attempts().await;

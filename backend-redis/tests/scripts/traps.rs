@@ -6,6 +6,7 @@ use super::claim::{Claim, Mode};
 use super::client::Value;
 use super::state::{SLACK, ensure};
 
+mod downgrade;
 mod groups;
 mod memory;
 mod queues;
@@ -15,7 +16,7 @@ mod tokens;
 pub(crate) type Trap = (&'static str, fn(&mut Bench) -> Verdict);
 
 pub(crate) fn all() -> Vec<Trap> {
-    [tokens::TRAPS, queues::TRAPS, groups::TRAPS, memory::TRAPS].concat()
+    [tokens::TRAPS, queues::TRAPS, groups::TRAPS, downgrade::TRAPS, memory::TRAPS].concat()
 }
 
 /// Springs one on an empty server.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Error, ErrorKind, IfBusy, Mode, Moment, ReleaseOutcome,
-    Residue, Result,
+    RenewOutcome, Residue, Result,
 };
 
-use crate::claim::predecessor_watch::PredecessorWatch;
+use crate::claim::predecessor_watch::{PredecessorWatch, Start};
 use crate::error::{Certainty, RequestError};
 use crate::nodes::node::{self, Node};
 use crate::queue::names;
@@ -117,7 +117,9 @@ impl ZkAcquisition {
             if !listing.is_free(claim.mode()) && self.pool.may_lag() {
                 listing = node::list_in_sync(session, lock).await?;
             }
-            if !listing.is_free(claim.mode()) {
+            if !listing.is_free(claim.mode())
+                && !self.joins(session, lock, &listing.standing_at_end(claim.mode())).await?
+            {
                 return Ok(Some(AttemptOutcome::Busy { rest: Residue::Nothing }));
             }
         }
@@ -144,6 +146,19 @@ impl ZkAcquisition {
                 session.read(access.create_lock(&client, lock)).await?;
                 Ok(None)
             }
+        }
+    }
+
+    /// Whether a reader that would wait can be granted: the nearest node that blocks it is that of a
+    /// writer which has become a reader. Nothing is ever ahead of a node that was granted
+    /// exclusively, so nothing else blocks it.
+    async fn joins(&self, session: &Session, lock: &str, standing: &Standing<'_>) -> Result<bool> {
+        match (self.claim.mode(), standing) {
+            (Mode::Shared, Standing::Blocked { by, .. }) => match by.as_slice() {
+                [nearest] => Ok(node::is_shared(session, &below(lock, nearest)).await?),
+                _ => Ok(false),
+            },
+            _ => Ok(false),
         }
     }
 
@@ -188,19 +203,25 @@ impl ZkAcquisition {
                 node.set_gone();
                 Ok(None)
             }
-            Standing::Blocked { .. } if self.claim.if_busy() == IfBusy::Refuse => {
-                Ok(Some(AttemptOutcome::Busy { rest: Residue::Perhaps }))
+            standing @ Standing::Blocked { .. } if self.claim.if_busy() == IfBusy::Refuse => {
+                match self.joins(node.session(), node.lock(), &standing).await? {
+                    true => self.grant(node).await,
+                    false => Ok(Some(AttemptOutcome::Busy { rest: Residue::Perhaps })),
+                }
             }
             Standing::Blocked { by, is_sole } => {
                 if self.state.lock().watch.as_ref().is_some_and(|watch| watch.waits_for(&by)) {
                     return Ok(Some(waiting(node.session())));
                 }
                 let by = by.into_iter().map(str::to_owned).collect();
-                let watch = PredecessorWatch::start(&self.claim, node, by, is_sole).await?;
-                Ok(watch.map(|watch| {
-                    self.set_watch(watch);
-                    waiting(node.session())
-                }))
+                Ok(match PredecessorWatch::start(&self.claim, node, by, is_sole).await? {
+                    Start::Watching(watch) => {
+                        self.set_watch(watch);
+                        Some(waiting(node.session()))
+                    }
+                    Start::Deleted => None,
+                    Start::Shared => self.grant(node).await?,
+                })
             }
         }
     }
@@ -345,5 +366,21 @@ impl Acquisition for ZkAcquisition {
                 Ok(deleted.unwrap_or(ReleaseOutcome::Absent))
             }
         }
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        let NodeState::Created(node) = self.node_state() else { return Ok(RenewOutcome::Lost) };
+        match node.share(self.claim.label().as_str()).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(RenewOutcome::Lost),
+            Err(error) if error.certainty() == Certainty::SessionOver => {
+                return Ok(RenewOutcome::Lost);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(match node.session().deadline() {
+            Some(valid_until) => RenewOutcome::Renewed { valid_until },
+            None => RenewOutcome::Lost,
+        })
     }
 }

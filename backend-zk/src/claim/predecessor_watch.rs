@@ -20,7 +20,7 @@ use futures_util::future::{BoxFuture, FutureExt, join_all, select_all};
 use zookeeper_client::{EventType, OneshotWatcher, StateWatcher};
 
 use crate::error::ZkResult;
-use crate::nodes::node::{Node, until_deleted};
+use crate::nodes::node::{Node, is_shared, read_data, until_deleted};
 use crate::queue::path::below;
 use crate::sessions::budget::WatchedPaths;
 use crate::sessions::deferred_watches::WATCH_DELAY;
@@ -66,13 +66,13 @@ pub(crate) struct PredecessorWatch {
 
 impl PredecessorWatch {
     /// Watches for a claim whose `node` waits until one of the nodes `watch` is deleted; `is_sole`
-    /// when only that one blocks it. `None` when one of them is deleted already.
+    /// when only that one blocks it.
     pub(crate) async fn start(
         claim: &Arc<Claim>,
         node: &Arc<Node>,
         watch: Vec<String>,
         is_sole: bool,
-    ) -> ZkResult<Option<PredecessorWatch>> {
+    ) -> ZkResult<Start> {
         let (session, lock) = (node.session(), node.lock());
         // Before the watches: events after a reconnect are delivered in no order.
         let states = session.states();
@@ -82,12 +82,15 @@ impl PredecessorWatch {
             Some(watched) => watch_each(session, &paths, watched).await?,
             None => watch_all(session, lock, &watch).await?,
         };
-        let Some(events) = watches else { return Ok(None) };
+        let Some(Watches { events, is_shared }) = watches else { return Ok(Start::Deleted) };
+        if is_shared && claim.mode() == Mode::Shared {
+            return Ok(Start::Shared);
+        }
         let change = Arc::new(OnceLock::new());
         let reconnects = session.reconnects();
         let watching =
             watch_over(Arc::downgrade(claim), node.clone(), events, states, change.clone());
-        Ok(Some(PredecessorWatch {
+        Ok(Start::Watching(PredecessorWatch {
             _watching: claim.wake_when(watching),
             ahead: known_predecessor(session, claim.mode(), &paths),
             watched: watch,
@@ -141,39 +144,64 @@ impl PredecessorWatch {
     }
 }
 
+/// The beginning of a watch.
+pub(crate) enum Start {
+    Watching(PredecessorWatch),
+    /// One of the nodes is deleted already.
+    Deleted,
+    /// For a reader: the writer that blocked it has become a reader.
+    Shared,
+}
+
 /// The events of the nodes that a claim waits for.
 type Events = Vec<BoxFuture<'static, EventType>>;
+
+struct Watches {
+    events: Events,
+    /// The only one of the nodes is a writer's that has become a reader.
+    is_shared: bool,
+}
 
 /// Watches each of these nodes; `None` when one of them is deleted already.
 async fn watch_each(
     session: &Session,
     paths: &[String],
     watched: WatchedPaths,
-) -> ZkResult<Option<Events>> {
+) -> ZkResult<Option<Watches>> {
     let client = session.client()?;
     let watched = Arc::new(watched);
     let requests = paths.iter().map(|path| session.read(client.get_and_watch_data(path)));
-    let mut events = Vec::new();
+    let (mut events, mut is_shared) = (Vec::new(), false);
     for answer in join_all(requests).await {
         match answer {
-            Ok((_, _, watcher)) => events.push(event_of(watcher, Some(watched.clone()))),
+            Ok((data, _, watcher)) => {
+                is_shared = paths.len() == 1 && read_data(&data).1;
+                events.push(event_of(watcher, Some(watched.clone())));
+            }
             Err(error) if error.is_no_node() => return Ok(None),
             Err(error) => return Err(error),
         }
     }
-    Ok(Some(events))
+    Ok(Some(Watches { events, is_shared }))
 }
 
 /// Watches the list of the lock's nodes, by one watch whose path is shorter than that of any of
 /// them: for a claim that waits for more nodes than the session has room to watch. `None` when one
-/// of `names` is deleted already.
-async fn watch_all(session: &Session, lock: &str, names: &[String]) -> ZkResult<Option<Events>> {
+/// of `names` is deleted already. A writer that becomes a reader later is noticed at the next change
+/// of the list.
+async fn watch_all(session: &Session, lock: &str, names: &[String]) -> ZkResult<Option<Watches>> {
     let client = session.client()?;
     match session.read(client.list_and_watch_children(lock)).await {
         Ok((listed, watcher)) => {
             let listed: HashSet<String> = listed.into_iter().collect();
-            let are_there = names.iter().all(|name| listed.contains(name));
-            Ok(are_there.then(|| vec![event_of(watcher, None)]))
+            if !names.iter().all(|name| listed.contains(name)) {
+                return Ok(None);
+            }
+            let is_shared = match names {
+                [nearest] => is_shared(session, &below(lock, nearest)).await?,
+                _ => false,
+            };
+            Ok(Some(Watches { events: vec![event_of(watcher, None)], is_shared }))
         }
         Err(error) if error.is_no_node() => Ok(None),
         Err(error) => Err(error),

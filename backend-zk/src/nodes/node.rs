@@ -107,6 +107,26 @@ impl Node {
         self.mark.get_or_init(|| self.session().queue_marks.register(&self.path));
     }
 
+    /// Marks the node of a writer as a reader's. `false` when the node is gone.
+    ///
+    /// The node stays, and with it the token: a reader's node of a new number would be behind the
+    /// writers that wait, and one of the same number would be a second node that others may take for
+    /// the first.
+    pub(crate) async fn share(&self, label: &str) -> ZkResult<bool> {
+        let session = self.session();
+        let client = session.client()?;
+        let data = shared_data(label);
+        let sent = session.mark_sent();
+        match session.write(sent, client.set_data(&self.path, data.as_bytes(), None)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_no_node() => {
+                self.set_gone();
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     pub(crate) async fn delete(&self) -> ZkResult<ReleaseOutcome> {
         batch::delete(self.session(), &self.path).await
     }
@@ -143,6 +163,31 @@ impl Drop for Node {
         if self.mark.get().is_some() {
             self.session().queue_marks.remove(&self.path);
         }
+    }
+}
+
+/// What follows the label in the data of a node that was downgraded; labels have no line breaks.
+const SHARED: &str = "\nshared";
+
+fn shared_data(label: &str) -> String {
+    [label, SHARED].concat()
+}
+
+/// The label in a node's data, and whether the node is a writer's that has become a reader.
+pub(crate) fn read_data(data: &[u8]) -> (&[u8], bool) {
+    match data.strip_suffix(SHARED.as_bytes()) {
+        Some(label) => (label, true),
+        None => (data, false),
+    }
+}
+
+/// Whether the writer at `path`, which blocks a reader, has become a reader itself.
+pub(crate) async fn is_shared(session: &Session, path: &str) -> ZkResult<bool> {
+    let client = session.client()?;
+    match session.read(client.get_data(path)).await {
+        Ok((data, _)) => Ok(read_data(&data).1),
+        Err(error) if error.is_no_node() => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

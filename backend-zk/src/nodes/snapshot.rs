@@ -23,19 +23,19 @@ pub(crate) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// A node by its data and its `Stat`, whose `ctime` is in ms since 1970 by the servers' clock;
+    /// A node by its label and its `Stat`, whose `ctime` is in ms since 1970 by the servers' clock;
     /// another program may have created it.
     pub(crate) fn new(
         path: String,
         mode: Mode,
         is_granted: bool,
-        data: &[u8],
+        label: &[u8],
         czxid: i64,
         ctime: i64,
     ) -> QueuedNode {
         // No two nodes ever have the same czxid.
         let id = ParticipantId::new(format!("{czxid:x}"));
-        let label = Label::new(&String::from_utf8_lossy(data));
+        let label = Label::new(&String::from_utf8_lossy(label));
         let participant = Participant::new(id, mode).labelled(label);
         let participant = match (is_granted, token::first_of(czxid)) {
             // When it was granted is unknown, and may be long after its creation.
@@ -61,15 +61,21 @@ pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> Result<Vec<Queue
     let reads = queue.into_iter().map(async |(name, mode, is_granted)| {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
-            Ok((data, stat)) => {
-                Ok(Some(QueuedNode::new(path, mode, is_granted, &data, stat.czxid, stat.ctime)))
-            }
+            Ok((data, stat)) => Ok(Some((path, mode, is_granted, data, stat))),
             Err(error) if error.is_no_node() => Ok(None),
             Err(error) => Err(error),
         }
     });
     let nodes: ZkResult<Vec<_>> = join_all(reads).await.into_iter().collect();
-    Ok(nodes?.into_iter().flatten().collect())
+    // Behind a writer that has become a reader, the readers that come next hold the lock too.
+    let mut joins = true;
+    let nodes = nodes?.into_iter().flatten().map(|(path, mode, is_granted, data, stat)| {
+        let (label, is_shared) = node::read_data(&data);
+        let mode = if is_shared { Mode::Shared } else { mode };
+        joins &= mode == Mode::Shared;
+        QueuedNode::new(path, mode, is_granted || joins, label, stat.czxid, stat.ctime)
+    });
+    Ok(nodes.collect())
 }
 
 /// Deletes the node of `who`.

@@ -3,6 +3,10 @@
 //! The queue is the order of the sequence numbers, and no claim overtakes another. A claim watches
 //! the fewest nodes without whose deletion it cannot be granted, so that a release wakes only claims
 //! that can be granted.
+//!
+//! No node is ever made whose number is already queued: the deletion of the only node that blocks a
+//! claim is its turn, and a second node of that number would still be there. So a writer that
+//! becomes a reader keeps its node, and marks it.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -81,7 +85,12 @@ impl Listing {
 
     /// Whether a claim in `mode` at the end of the queue would be granted.
     pub(crate) fn is_free(&self, mode: Mode) -> bool {
-        self.standing_after(&self.queue().entries, mode) == Standing::Free
+        self.standing_at_end(mode) == Standing::Free
+    }
+
+    /// The standing of a claim in `mode` at the end of the queue.
+    pub(crate) fn standing_at_end(&self, mode: Mode) -> Standing<'_> {
+        self.standing_after(&self.queue().entries, mode)
     }
 
     /// The nodes in the order of the queue, each with whether it is granted.

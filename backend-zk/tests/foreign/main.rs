@@ -74,3 +74,24 @@ async fn curators_locks_and_ours_exclude_each_other() {
         assert_eq!(peer.ask("release").await, "released");
     }
 }
+
+/// Curator knows writers by their nodes' names: it waits, and our readers do not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curators_locks_wait_for_a_writer_that_became_a_reader() {
+    let server = TestZooKeeper::standalone().await.expect("ZooKeeper starts");
+    let host = server.connect_string();
+    let locks = url::connect(&[SCHEME], &format!("zk://{host}/app?prefix=")).await.unwrap();
+    let mut peer = Peer::start(&host).await;
+    let both = locks.rw_lock("orders");
+    for theirs in ["write", "read"] {
+        let writer = acquire(both.write()).await;
+        writer.downgrade().await.unwrap();
+        let reader = acquire(both.read()).await;
+        assert_eq!(peer.ask(&format!("{theirs} /app/orders 300")).await, "busy", "{theirs}");
+        peer.send(&format!("{theirs} /app/orders 20000")).await;
+        reader.release().await.unwrap();
+        writer.release().await.unwrap();
+        assert_eq!(peer.answer().await, "held", "{theirs}");
+        assert_eq!(peer.ask("release").await, "released");
+    }
+}

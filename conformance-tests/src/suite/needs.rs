@@ -15,6 +15,8 @@ pub enum Need {
     Permits,
     /// Waiters are granted in the order of their arrival.
     Arrival,
+    /// A writer can become a reader.
+    Downgrade,
     /// A grant reserves tokens for hand-offs within a process.
     LocalHandoffs,
     /// Silence frees a lock: a lease or session ends although its process lives.
@@ -38,6 +40,7 @@ impl Need {
             Need::Shared => profile.modes.shared,
             Need::Permits => profile.modes.permits,
             Need::Arrival => profile.order == Order::Arrival,
+            Need::Downgrade => profile.downgrade,
             Need::LocalHandoffs => profile.local_handoffs > 1,
             Need::Silence => profile.liveness != Liveness::Process,
             Need::Lease => profile.liveness == Liveness::Lease,
@@ -54,6 +57,7 @@ impl Need {
             Need::Shared => format!("the {name} store has no shared mode"),
             Need::Permits => format!("the {name} store has no permits"),
             Need::Arrival => format!("the {name} store promises no order"),
+            Need::Downgrade => format!("the {name} store cannot make a writer a reader"),
             Need::LocalHandoffs => format!("the {name} store reserves no tokens for hand-offs"),
             Need::Silence => format!("the {name} store frees when a process ends, not by time"),
             Need::Lease => format!("the {name} store has no lease for each lock"),

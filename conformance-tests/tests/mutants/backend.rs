@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, FencingToken, IfBusy, Liveness,
-    LockName, Modes, Moment, Order, Participant, ParticipantId, Profile, Reach, ReleaseOutcome,
-    RenewOutcome, RenewalPlan, Residue, Result, Scratch, Snapshot, TokenOrder, Ttl, WaiterCheck,
-    lease_end,
+    LockName, Mode, Modes, Moment, Order, Participant, ParticipantId, Profile, Reach,
+    ReleaseOutcome, RenewOutcome, RenewalPlan, Residue, Result, Scratch, Snapshot, TokenOrder, Ttl,
+    WaiterCheck, lease_end,
 };
 
 use crate::mutant::Mutant;
@@ -24,6 +24,7 @@ static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
+    downgrade: true,
     tokens: TokenOrder::BeyondData,
     local_handoffs: 1_024,
     exclusion_fails_when: Cow::Borrowed(&[]),
@@ -282,5 +283,30 @@ impl Acquisition for ToyAcquisition {
         server.reply().await?;
         let found = removed || server.is(Mutant::ReleaseAlwaysRemoved);
         Ok(if found { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        let (server, claim, sent) = (&self.server, &self.claim, self.server.clock.now());
+        server.send().await?;
+        let key = server.key(claim.name(), claim.mode());
+        let found = server.change(&key, |queue, now| {
+            let Some(at) = queue.position(claim) else { return (false, false) };
+            let Stage::Held { token, .. } = queue.entries[at].stage else { return (false, false) };
+            let entry = &mut queue.entries[at];
+            if !server.is(Mutant::DowngradeStaysExclusive) {
+                entry.mode = Mode::Shared;
+            }
+            let token = if server.is(Mutant::DowngradeMintsToken) { token + 1 } else { token };
+            entry.stage = Stage::Held { token, until: stored_until(server, now, claim.ttl()) };
+            if server.is(Mutant::DowngradeLetsGo) {
+                queue.entries.remove(at);
+            }
+            (true, true)
+        });
+        server.reply().await?;
+        Ok(match found {
+            true => RenewOutcome::Renewed { valid_until: lease_end(sent, claim.ttl()) },
+            false => RenewOutcome::Lost,
+        })
     }
 }

@@ -98,6 +98,9 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_after_all_clients_have_left")]),
     (Mutant::SharedTokensRepeat, &[Suite("tokens::tokens_of_shared_grants_are_unique")]),
     (Mutant::NoTokensReserved, &[Suite("handoffs::tokens_rise_with_every_turn_across_clients")]),
+    (Mutant::DowngradeStaysExclusive, &[Suite("downgrade::a_downgraded_writer_lets_readers_in")]),
+    (Mutant::DowngradeLetsGo, &[Suite("downgrade::a_downgraded_writer_keeps_writers_out")]),
+    (Mutant::DowngradeMintsToken, &[Suite("downgrade::a_downgrade_keeps_the_token")]),
     (Mutant::TryStaysQueued, &[Suite("waiting::a_try_leaves_nothing_in_the_queue"), SeedsOfLeases]),
     (
         Mutant::CancelLeavesEntry,

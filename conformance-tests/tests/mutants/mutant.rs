@@ -36,6 +36,13 @@ pub(crate) enum Mutant {
     SharedTokensRepeat,
     /// A grant that several acquisitions share has one token.
     NoTokensReserved,
+    // Downgrade.
+    /// The downgrade only extends the lease.
+    DowngradeStaysExclusive,
+    /// A release and an acquisition: nobody holds it between the two.
+    DowngradeLetsGo,
+    /// A reader is a new grant, with a new token.
+    DowngradeMintsToken,
     // Waiting.
     /// A refused try stays in the queue.
     TryStaysQueued,

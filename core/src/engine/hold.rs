@@ -12,11 +12,13 @@ use tokio::sync::Notify;
 use tracing::Span;
 
 use crate::engine::cleanup::CleanupGuard;
+use crate::engine::downgrade::Downgrade;
 use crate::engine::metrics::Metrics;
 use crate::engine::telemetry;
 use crate::store::claim::Claim;
 use crate::time::moment::Moment;
 use crate::types::error::LostReason;
+use crate::types::mode::Mode;
 use crate::types::token::FencingToken;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,7 @@ pub(crate) struct Hold {
     until: AtomicU64,
     ending: OnceLock<Ending>,
     changed: Notify,
+    downgrade: Downgrade,
 }
 
 const ENDED: u64 = 0;
@@ -75,11 +78,21 @@ impl Hold {
             until: AtomicU64::new(grant.first_valid_until.min(grant.limit.at).as_nanos()),
             ending: OnceLock::new(),
             changed: Notify::new(),
+            downgrade: Downgrade::default(),
         }
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
         self.cleanup.claim()
+    }
+
+    /// The mode in which the lock is certainly held: a downgrade counts from its first request on.
+    pub(crate) fn mode(&self) -> Mode {
+        self.downgrade.mode(self.claim())
+    }
+
+    pub(crate) fn downgrade(&self) -> &Downgrade {
+        &self.downgrade
     }
 
     /// The end of the validity, or `None` after the hold's end.
@@ -179,7 +192,7 @@ impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
             .field("lock", self.claim().name())
-            .field("mode", &self.claim().mode())
+            .field("mode", &self.mode())
             .field("token", &self.grant.token)
             .field("valid_until", &self.valid_until())
             .finish_non_exhaustive()

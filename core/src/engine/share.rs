@@ -60,6 +60,12 @@ impl Share {
         self
     }
 
+    /// Whether no other guard has a share of the hold.
+    pub(crate) fn is_sole(&self) -> bool {
+        let part = self.part.lock();
+        part.as_ref().is_none_or(|shared| Arc::strong_count(shared) == 1 && shared.guard.is_sole())
+    }
+
     /// The end of the validity, or `None` after the end of the share.
     pub(crate) fn valid_until(&self, now: Moment) -> Option<Moment> {
         if now >= self.limit {

@@ -131,6 +131,20 @@ pub trait Acquisition: Send + Sync + 'static {
     /// Any; the core repeats the release in the background until it is `Removed` or `Absent`.
     fn release(&self) -> impl Future<Output = Result<ReleaseOutcome>> + Send;
 
+    /// Makes an exclusive hold of an [`rw_lock`](crate::Locks::rw_lock) a shared one, with no moment
+    /// in which it is neither, extends it as a renewal does, and lets the readers in that are next in
+    /// the queue. Its token stays. Repeated, it finds its shared hold and extends that. It may be
+    /// dropped at any await and may run at the same time as `renew`; from its first call on, `renew`
+    /// and `release` have to find the hold in either form. Only stores whose profile says so have it.
+    ///
+    /// # Errors
+    /// Any; it means unknown, and the core repeats it after a [retryable](crate::Error::is_retryable)
+    /// one.
+    fn downgrade(&self) -> impl Future<Output = Result<RenewOutcome>> + Send {
+        let message = "this store cannot make a writer a reader";
+        std::future::ready(Err(Error::new(ErrorKind::Unsupported, message)))
+    }
+
     /// Explains why the last request is still unanswered, where the backend knows: the cause of the
     /// error when the core gives up. An error of kind [`Busy`](crate::ErrorKind::Busy) means that the
     /// store answers and other claims were ahead of this one all the time: the end of a wait limit is

@@ -50,6 +50,7 @@ pub(crate) trait ErasedAcquisition: Any + Send + Sync {
     fn claim(&self) -> &Arc<Claim>;
     fn attempt(&self) -> BoxFuture<'_, Result<AttemptOutcome>>;
     fn release(&self) -> BoxFuture<'_, Result<ReleaseOutcome>>;
+    fn downgrade(&self) -> BoxFuture<'_, Result<RenewOutcome>>;
     fn unanswered(&self) -> Option<Error>;
     #[cfg(unix)]
     fn keep_alive(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
@@ -132,6 +133,10 @@ impl<A: Acquisition> ErasedAcquisition for A {
 
     fn release(&self) -> BoxFuture<'_, Result<ReleaseOutcome>> {
         Box::pin(Acquisition::release(self))
+    }
+
+    fn downgrade(&self) -> BoxFuture<'_, Result<RenewOutcome>> {
+        Box::pin(Acquisition::downgrade(self))
     }
 
     fn unanswered(&self) -> Option<Error> {

@@ -38,6 +38,9 @@ pub struct Profile {
     pub order: Order,
     /// The supported modes.
     pub modes: Modes,
+    /// Whether a writer can become a reader without letting the lock go:
+    /// [`Guard::downgrade`](crate::Guard::downgrade).
+    pub downgrade: bool,
     /// How far its fencing tokens increase.
     pub tokens: TokenOrder,
     /// The most acquisitions of one process for one grant: the tokens that a store reserves. 1 where

@@ -206,6 +206,15 @@ impl<W: Clone> QueueStep<'_, W> {
         }
     }
 
+    /// Makes an exclusive hold a shared one, and extends its lease; the readers that are next in the
+    /// queue are granted the lock in the same change. Repeated, it extends the shared hold.
+    pub fn downgrade(&mut self, claim: &Claim) -> RenewOutcome {
+        if let Some(entry @ Entry { stage: Stage::Held { .. }, .. }) = self.find(claim) {
+            entry.mode = Mode::Shared;
+        }
+        self.renew(claim)
+    }
+
     /// The safety check of these waiters, in one pass: one whose turn has come, or whose entry is
     /// gone, must attempt.
     pub fn check<'c>(&self, waiters: impl Iterator<Item = &'c Claim>) -> Vec<WaiterCheck> {

@@ -161,6 +161,8 @@ pub enum Operation {
     Renew,
     /// Working under a lock, for example in [`Guard::run`](crate::Guard::run).
     Hold,
+    /// Making a writer a reader.
+    Downgrade,
     /// Releasing a lock.
     Release,
     /// Inspecting holders and waiters.
@@ -180,6 +182,7 @@ impl fmt::Display for Operation {
             Operation::Acquire => "acquire",
             Operation::Renew => "renew",
             Operation::Hold => "hold",
+            Operation::Downgrade => "downgrade",
             Operation::Release => "release",
             Operation::Inspect => "inspect",
             Operation::Evict => "evict",

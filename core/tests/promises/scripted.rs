@@ -97,6 +97,7 @@ impl Script {
                 longest_ttl: Ttl::MAX,
                 order: Order::Arrival,
                 modes: Modes::ALL,
+                downgrade: false,
                 tokens: TokenOrder::Data,
                 local_handoffs: 1,
                 exclusion_fails_when: Cow::Borrowed(&[]),

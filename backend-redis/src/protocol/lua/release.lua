@@ -1,7 +1,8 @@
 -- Releases the lock, or leaves the queue, and hands off to the next waiter. A repeated call changes
 -- nothing and replies 0.
 --
--- ARGV  1 identity, or the value of a foreign holder   2 'tell' to notify the claim: it is evicted
+-- ARGV  1 identity, or the value of a foreign holder   2 'tell' to notify the claim: it is evicted; 'or' with
+--       3 the identity that it has as a reader, when it is unknown whether its downgrade was carried out
 -- Reply 1 (removed) | 0 (absent)
 -- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
 
@@ -31,8 +32,10 @@ if not met_only_own(read_lock) then
   return was_there
 end
 if me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
+local reader = ARGV[3] and parse(ARGV[3])
+if reader and held and held.group == 's' and remove_member(reader) then was_there = 1 end
 if was_there == 1 then
-  if me and ARGV[2] then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
+  if me and ARGV[2] == 'tell' then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
   -- The release stands even if the hand-off fails; waiters get that error from their own calls.
   pcall(hand_off)
   drop_empty_queue()

@@ -35,6 +35,56 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "string.match(last, '^(%d+)q?$')",
         "string.match(last, '^(%d+)')",
     ),
+    ("no token is reserved", "tonumber(token) + tokens - 1)", "tonumber(token))"),
+    (
+        "a reservation that is forgotten",
+        "  redis.call('SET', F, top .. mark, 'KEEPTTL')\n  return top",
+        "  return top",
+    ),
+    // downgrade.lua, and the release of one that is unsure
+    ("a downgrade lets the lock go", "  write_holder(reader, ttl, token)\n", ""),
+    (
+        "a downgrade gets a new token",
+        "if not token or token == '0' then token",
+        "if true then token",
+    ),
+    (
+        "a downgrade without the token that was deleted",
+        "if not token or token == '0' then token",
+        "if not token then token",
+    ),
+    ("a downgrade serves nobody", "pcall(hand_off)\ndrop_empty_queue()\nreturn 1", "return 1"),
+    (
+        "a repeated downgrade is a loss",
+        "elseif held and held.group == 's' and redis.call('ZSCORE', L, ARGV[2]) then",
+        "elseif false then",
+    ),
+    (
+        "a repeated downgrade extends nobody",
+        "if TTL > 0 then redis.call('ZADD', L, 'XX', now + TTL, ARGV[2]) end",
+        "",
+    ),
+    (
+        "a downgrade of a fixed lease extends it",
+        "local ttl = TTL > 0 and TTL or redis.call('PTTL', L)",
+        "local ttl = math.min(reader.ttl, DAY)",
+    ),
+    (
+        "a late downgrade acquires",
+        "if held and held.text == ARGV[1] then",
+        "if not held or held.text == ARGV[1] then",
+    ),
+    (
+        "a repeated downgrade is refused out of memory",
+        "redis.call('PEXPIREAT', L, now + math.max(TTL, redis.call('PTTL', L)))",
+        "",
+    ),
+    (
+        "an unsure release leaves the reader",
+        "if reader and held and held.group == 's' and remove_member(reader) then was_there = 1 end",
+        "",
+    ),
+    ("an unsure release tells the claim", "ARGV[2] == 'tell' then", "ARGV[2] then"),
     // lock.lua, queue.lua
     (
         "the lock is granted to the dead",
@@ -324,7 +374,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "if not met_only_own(read_lock) then",
     ),
     ("a member stays", "and remove_member(me) then", "and false then"),
-    ("an eviction is silent", "if me and ARGV[2] then", "if false then"),
+    ("an eviction is silent", "if me and ARGV[2] == 'tell' then", "if false then"),
     (
         "a release leaves an empty queue",
         "  pcall(hand_off)\n  drop_empty_queue()\nend\nreturn",

@@ -15,7 +15,58 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a renewal that only checks extends nothing", renewal_that_asks),
     ("a token deleted while held is followed by a larger one", lost_while_held),
     ("tokens rise over FLUSHDB", over_flush),
+    ("the microseconds of a token have six digits", six_digits),
+    ("a range of tokens is above all before it and below all after it", ranges),
 ];
+
+/// The first tenth of each second, where a shorter number would do as well.
+fn six_digits(bench: &mut Bench) -> Verdict {
+    let mut now = 0;
+    for _ in 0..5_000 {
+        now = bench.state(&keys())?.now_us;
+        if now % 1_000_000 < 90_000 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let claim = exclusive(1);
+    let token = acquire(bench, &claim)?;
+    ensure((now..now + 10_000_000).contains(&token), || format!("{token} at {now}"))?;
+    release(bench, &claim)
+}
+
+fn ranges(bench: &mut Bench) -> Verdict {
+    let reserving = |n: u64, tokens: i64| {
+        let plain = exclusive(n);
+        let text = plain.text.replacen("x ", &format!("x+{tokens} "), 1);
+        Claim { text, ..plain }
+    };
+    let mut last = acquire(bench, &exclusive(1))?;
+    release(bench, &exclusive(1))?;
+    // Free, and handed over by a release; the clock ahead of the last token, and behind it.
+    for ahead in [0, 60_000_000] {
+        if ahead > 0 {
+            last = bench.state(&keys())?.now_us + ahead;
+            bench.call(&["SET", &keys().token, &last.to_string(), "EX", "80000"]);
+        }
+        for (n, tokens) in [(2, 64), (3, 1_024)] {
+            let (claim, next) = (reserving(n, tokens), reserving(n + 10, tokens));
+            let top = acquire(bench, &claim)?;
+            ensure(top - tokens >= last, || format!("{top} - {tokens} after {last}"))?;
+            equal("the repeated answer", &acquire(bench, &claim)?, &top)?;
+            equal("the key", &bench.state(&keys())?.last_token, &Some(top))?;
+            queue(bench, &next)?;
+            release(bench, &claim)?;
+            let handed = acquire(bench, &next)?;
+            ensure(handed - tokens >= top, || format!("{handed} - {tokens} after {top}"))?;
+            release(bench, &next)?;
+            last = acquire(bench, &exclusive(1))?;
+            ensure(last > handed, || format!("a plain {last} after {handed}"))?;
+            release(bench, &exclusive(1))?;
+        }
+    }
+    Ok(())
+}
 
 fn same_everywhere(bench: &mut Bench) -> Verdict {
     for preset in [(1_i64 << 51) - 2, (1 << 51) + 1, 1 << 52, (1 << 53) - 9] {

@@ -32,6 +32,7 @@ pub(crate) static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
+    downgrade: false,
     tokens: TokenOrder::BeyondData,
     local_handoffs: 1,
     exclusion_fails_when: Cow::Borrowed(&["the server loses its data"]),
