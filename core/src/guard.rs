@@ -441,6 +441,11 @@ pub(crate) async fn run_while<T, L>(
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Guard").field(self.hold()).finish()
+        f.debug_struct("Guard")
+            .field("lock", self.name())
+            .field("mode", &self.mode())
+            .field("token", &self.fencing_token())
+            .field("valid_until", &self.validity())
+            .finish_non_exhaustive()
     }
 }

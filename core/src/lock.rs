@@ -100,7 +100,11 @@ impl Lock {
                 hold_at_most: None,
                 unreachable_after: settings.unreachable_after,
                 label: settings.label.clone(),
-                local_handoffs: 1,
+                local_handoffs: match kind {
+                    LockKind::Lock => settings.local_handoffs,
+                    LockKind::ReadWrite | LockKind::Semaphore => 1,
+                },
+                handoffs_by_default: true,
             })
         });
         Lock { connection: connection.clone(), request, wait: None, since: None, owner: None }
@@ -156,12 +160,18 @@ impl Lock {
 
     /// Holds the lock for `ttl`, 100 ms to 24 h, without renewals.
     pub fn fixed_lease(self, ttl: Duration) -> Lock {
-        self.set(Ttl::new(ttl), |request, ttl| (request.ttl, request.renewed) = (ttl.get(), false))
+        self.set(Ttl::new(ttl), |request, ttl| {
+            (request.ttl, request.renewed) = (ttl.get(), false);
+            if request.handoffs_by_default {
+                request.local_handoffs = 1;
+            }
+        })
     }
 
     /// Lets up to `most` acquisitions of this client take turns on one grant of the store, 1 to 1,024:
     /// a lock that many tasks of a process want is then handed on within the process, without a
-    /// request. 1 by default: every acquisition is granted by the store.
+    /// request. By default what [`Settings::local_handoffs`](crate::Settings::local_handoffs) or the
+    /// URL's `local_handoffs=` says, else 1: every acquisition is granted by the store.
     ///
     /// The tasks wait in a queue of this client, in order of arrival, which has one place in the
     /// store's queue. Each acquisition has a guard and a larger fencing token of its own. Of the waiters of
@@ -177,7 +187,9 @@ impl Lock {
     ///   [`rw_lock`](crate::Locks::rw_lock) or permits the acquisition is an
     ///   [`ErrorKind::InvalidArgument`].
     pub fn local_handoffs(self, most: u32) -> Lock {
-        self.set(local_handoffs(most), |request, most| request.local_handoffs = most)
+        self.set(local_handoffs(most), |request, most| {
+            (request.local_handoffs, request.handoffs_by_default) = (most, false);
+        })
     }
 
     /// Takes `n` permits at once, all or none. Only for a [`semaphore`](crate::Locks::semaphore).

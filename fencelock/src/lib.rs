@@ -242,8 +242,8 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 /// Connects to the store that `url` names, on the current tokio runtime.
 ///
 /// Every store takes the parameters `ttl` (30s), `prefix` (`lock:`), `unreachable_after` (30s),
-/// `token_epoch` (0), `label` (none; it follows the host name and process id) and `metrics_by_lock`
-/// (false); durations are written like `500ms`, `2s`, `1m30s`. [`connect_with`] sets them in code.
+/// `token_epoch` (0), `label` (none; it follows the host name and process id), `metrics_by_lock`
+/// (false) and `local_handoffs` (1); durations are written like `500ms`, `2s`, `1m30s`. [`connect_with`] sets them in code.
 ///
 /// An unreachable store, such as a server that is starting, is retried until `unreachable_after` has
 /// passed: at first after 20 ms, later about once a second. [`connect_within`] takes a limit of its

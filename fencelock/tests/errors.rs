@@ -130,6 +130,12 @@ async fn an_invalid_url_says_what_is_expected() {
                 .to_owned(),
         ),
         (
+            "redis://:hunter2@h?local_handoffs=0",
+            "connect on redis://:***@h: invalid argument: parameter local_handoffs: local_handoffs 0 is \
+             out of range; expected 1 to 1024"
+                .to_owned(),
+        ),
+        (
             "redis://:hunter2@h?metrics_by_lock=maybe",
             "connect on redis://:***@h: invalid argument: parameter metrics_by_lock: expected true \
              or false"

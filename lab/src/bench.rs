@@ -13,7 +13,7 @@ use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fencelock::Result;
+use fencelock::{Result, Settings};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// Spread the clients over this many processes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     processes: u32,
+    /// Up to this many acquisitions of a process take turns on one grant
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    local_handoffs: Option<u32>,
     /// This is one of those processes: its first client's number
     #[arg(long, hide = true)]
     worker: Option<u32>,
@@ -85,6 +88,10 @@ struct Line<'a> {
     pairs_per_s: f64,
     p50_us: f64,
     p99_us: f64,
+    /// The longest, to a hundredth.
+    max_us: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_handoffs: Option<u32>,
     /// Jain's index over the clients' pairs: 1 when all got the same.
     fairness: f64,
     /// Of `handover`: grants to a client that had asked over a millisecond after one still waiting.
@@ -147,12 +154,17 @@ impl Options {
 
     fn measure(&self, first: u32, start: impl FnOnce() -> Result<()>) -> Result<Seen> {
         fencelock_cli::runtime()?.block_on(async {
-            let source = LockSource::connect(&self.url).await?;
+            let source = self.connect().await?;
             start()?;
             let seen = source.drive(self.load(first)).await?;
             source.close().await?;
             Ok(seen)
         })
+    }
+
+    async fn connect(&self) -> Result<LockSource> {
+        let settings = Settings::default().local_handoffs(self.local_handoffs.unwrap_or(1))?;
+        LockSource::connect(&self.url, settings).await
     }
 
     fn load(&self, first: u32) -> Load {
@@ -165,7 +177,7 @@ impl Options {
     }
 
     fn measure_in_processes(&self) -> Result<Vec<Seen>> {
-        fencelock_cli::runtime()?.block_on(LockSource::connect(&self.url))?.reaches_processes()?;
+        fencelock_cli::runtime()?.block_on(self.connect())?.reaches_processes()?;
         let processes = self.processes.min(self.clients);
         let mut workers = Vec::new();
         let mut first = 0;
@@ -199,6 +211,8 @@ impl Options {
             pairs_per_s: tenth(pairs.iter().sum::<u64>() as f64 / elapsed),
             p50_us: tenth(latencies.value_at_quantile(0.5) as f64 / 1e3),
             p99_us: tenth(latencies.value_at_quantile(0.99) as f64 / 1e3),
+            max_us: tenth(latencies.max() as f64 / 1e3),
+            local_handoffs: self.local_handoffs,
             fairness: (1e3 * fairness(&pairs)).round() / 1e3,
             overtaken: (self.workload == Workload::Handover).then_some(handed_off.overtaken),
         }
@@ -318,6 +332,7 @@ mod tests {
             clients: 3,
             seconds: Duration::from_millis(50),
             processes: 1,
+            local_handoffs: Some(2),
             worker: None,
         };
         let seen = vec![options.measure(0, || Ok(())).unwrap()];

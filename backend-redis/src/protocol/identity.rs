@@ -29,8 +29,8 @@ impl ClientId {
     }
 }
 
-/// The identity of `claim`, made by `client`.
-pub(crate) fn identity(claim: &Claim, client: &ClientId) -> String {
+/// The identity of `claim`, made by `client`, whose grant reserves so many `tokens`.
+pub(crate) fn identity(claim: &Claim, client: &ClientId, tokens: u32) -> String {
     let (client, label) = (client.as_str(), claim.label().as_str());
     let mut buffer = Uuid::encode_buffer();
     let owner = claim.owner().reveal().simple().encode_lower(&mut buffer);
@@ -39,9 +39,9 @@ pub(crate) fn identity(claim: &Claim, client: &ClientId) -> String {
     match claim.mode() {
         Mode::Exclusive => {
             text.push('x');
-            if claim.local_handoffs() > 1 {
+            if tokens > 1 {
                 text.push('+');
-                text.push_str(&claim.local_handoffs().to_string());
+                text.push_str(&tokens.to_string());
             }
         }
         Mode::Shared => text.push('s'),

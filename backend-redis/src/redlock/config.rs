@@ -19,7 +19,7 @@ use super::node::view::QuorumView;
 use super::node_set::NodeSet;
 use super::rules::clocks::micros;
 use super::rules::incarnation::Deployment;
-use super::rules::token::MAX_NODES;
+use super::rules::token::{MAX_NODES, STRIDE};
 use crate::connection::Tls;
 use crate::connection::access::{self, Access, PORT, database_in, hosts, hosts_of};
 use crate::connection::{ConnectOptions, HostPort};
@@ -253,7 +253,7 @@ impl RedlockStore {
             // renewed, repaired and released by either identity; see docs/guarantees.md.
             downgrade: false,
             tokens: TokenOrder::BeyondData,
-            local_handoffs: 1,
+            local_handoffs: STRIDE as u32,
             exclusion_fails_when: Cow::Borrowed(&[
                 "the clock of a node jumps forward while a lock or a restart_delay runs",
                 "a node's maxmemory-policy evicts locks",

@@ -42,7 +42,7 @@ impl RedisAcquisition {
         store.notifications.claims.insert(claim.owner().reveal(), &claim);
         RedisAcquisition {
             keys: Keys::of(claim.name().key()),
-            identity: identity(&claim, &store.client),
+            identity: identity(&claim, &store.client, claim.local_handoffs()),
             token_renewed: AtomicU64::new(0),
             form: AtomicU8::new(AS_GRANTED),
             store,

@@ -149,20 +149,20 @@ fn readers_share_a_node_and_keep_writers_out() {
     let mut node = Node::start();
     let (one, other) = (round(READER, 1), round(SECOND_READER, 1));
     assert_eq!(node.vote_shared(&one, 1600).int(), Some(1603), "with the node's number");
-    assert_eq!(node.vote_shared(&other, 1600).int(), Some(1619), "no token twice");
+    assert_eq!(node.vote_shared(&other, 1600).int(), Some(1667), "no token twice");
     for _ in 0..2 {
         assert_eq!(node.vote_shared(&one, 3200).int(), Some(1603), "asked again");
-        assert_eq!(node.vote_shared(&other, 3200).int(), Some(1619));
+        assert_eq!(node.vote_shared(&other, 3200).int(), Some(1667));
     }
     assert_eq!(node.vote(&round(ME, 1), 3200).rejection().0, "group");
-    assert_eq!(node.extend(&one, "60000", 1619, "").int(), Some(1));
+    assert_eq!(node.extend(&one, "60000", 1667, "").int(), Some(1));
     is_near(node.ttl("lock"), 60_000);
     assert_eq!(node.extend(&round(ME, 1), "30000", 3200, "plant").int(), Some(0));
     assert_eq!(node.free(&one).int(), Some(1));
     assert_eq!(node.free(&one).int(), Some(0));
     is_near(node.ttl("lock"), TTL);
-    assert_eq!(node.extend(&one, "30000", 1619, "").int(), Some(0));
-    assert_eq!(node.extend(&one, "30000", 1619, "plant").int(), Some(1), "among the readers");
+    assert_eq!(node.extend(&one, "30000", 1667, "").int(), Some(0));
+    assert_eq!(node.extend(&one, "30000", 1667, "plant").int(), Some(1), "among the readers");
     for reader in [&one, &other] {
         assert_eq!(node.free(reader).int(), Some(1));
     }

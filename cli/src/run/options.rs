@@ -222,7 +222,8 @@ impl Plan {
     /// The lock to acquire.
     pub(super) fn lock(&self, locks: &Locks) -> Lock {
         let lock = match self.kind {
-            Kind::Exclusive => locks.lock(&self.name),
+            // Its command inherits the lock where it can, which a hand-off would take from it.
+            Kind::Exclusive => locks.lock(&self.name).local_handoffs(1),
             Kind::Read => locks.rw_lock(&self.name).read(),
             Kind::Write => locks.rw_lock(&self.name).write(),
             Kind::Permits(permits) => {

@@ -206,7 +206,7 @@ async fn wait_for_turn(
                 return Err(waiter.timed_out(wait.limit));
             }
         };
-        // The sender is dropped only with its message sent, or by a panic.
+        // No sender is dropped without a message.
         let offer = received.unwrap_or_else(|_| Err(closed()))?;
         match offer.accept(&caller, started) {
             Some(turn) => {
@@ -426,6 +426,7 @@ impl Tenure {
 
 /// Acquires the lock from the store for those who wait.
 async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed: Arc<Observed>) {
+    let unanswered = Unanswered { group: &group, client: &client, id };
     let for_ever = WaitLimit { limit: Duration::MAX, left: Duration::MAX };
     let acquired = acquire(&client, &group.request, for_ever, Some(&observed)).await;
     let (ended, failed) = {
@@ -465,7 +466,32 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
             let _ = waiter.send(Err(error.clone()));
         }
     }
+    drop(unanswered);
     group.remove_if_idle(&client);
+}
+
+/// Ends the wait of all if their contention ends without an answer, by a panic of the backend: nobody
+/// else would ask for them.
+struct Unanswered<'a> {
+    group: &'a Arc<Group>,
+    client: &'a ClientInner,
+    id: u64,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut state = self.group.state.lock();
+            let ended = state.contention.take_if(|contention| contention.id == self.id);
+            ended.map(|_| std::mem::take(&mut state.waiting))
+        };
+        let Some(waiting) = waiting else { return };
+        for waiter in waiting.into_values() {
+            let message = "the task that asked the store for this process has panicked";
+            let _ = waiter.send(Err(Error::new(ErrorKind::Refused, message)));
+        }
+        self.group.remove_if_idle(self.client);
+    }
 }
 
 /// Revokes an offer that nobody has taken at the end of the tenure, so that a frozen waiter does not

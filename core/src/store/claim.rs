@@ -81,6 +81,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) label: Label,
     /// How many acquisitions of this process may share one grant.
     pub(crate) local_handoffs: u32,
+    /// They are the client's default, which gives way where there can be none.
+    pub(crate) handoffs_by_default: bool,
 }
 
 /// One request for a lock: its options, its owner token, and how to wake it.

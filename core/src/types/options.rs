@@ -219,6 +219,7 @@ pub struct Settings {
     pub(crate) token_epoch: TokenEpoch,
     pub(crate) label: Label,
     pub(crate) metrics_by_lock: bool,
+    pub(crate) local_handoffs: u32,
 }
 
 impl Default for Settings {
@@ -230,6 +231,7 @@ impl Default for Settings {
             token_epoch: TokenEpoch::default(),
             label: Label::of_this_process(),
             metrics_by_lock: false,
+            local_handoffs: 1,
         }
     }
 }
@@ -278,6 +280,18 @@ impl Settings {
     pub fn metrics_by_lock(mut self, by_lock: bool) -> Settings {
         self.metrics_by_lock = by_lock;
         self
+    }
+
+    /// The [`local_handoffs`](crate::Lock::local_handoffs) of locks that do not say it themselves, 1 to
+    /// 1,024, so that a deployment can turn them on without a change of the program. Default: 1, none. It
+    /// is for every exclusive [`lock`](crate::Locks::lock) that is renewed; what cannot have hand-offs,
+    /// such as a fixed lease or a store that reserves no tokens, goes without.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) outside 1 to 1,024.
+    pub fn local_handoffs(mut self, most: u32) -> Result<Settings> {
+        self.local_handoffs = local_handoffs(most)?;
+        Ok(self)
     }
 
     /// The fencing token for a store's counter.

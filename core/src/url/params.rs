@@ -13,8 +13,15 @@ use crate::types::options::{Label, Settings, Ttl, parse_duration};
 use crate::types::token::TokenEpoch;
 
 /// The parameters of every store.
-pub(super) const COMMON: [&str; 6] =
-    ["ttl", "prefix", "unreachable_after", "token_epoch", "label", "metrics_by_lock"];
+pub(super) const COMMON: [&str; 7] = [
+    "ttl",
+    "prefix",
+    "unreachable_after",
+    "token_epoch",
+    "label",
+    "metrics_by_lock",
+    "local_handoffs",
+];
 
 /// Checked parameters of a URL.
 #[derive(Clone, Copy)]
@@ -120,6 +127,11 @@ impl<'a> Params<'a> {
         }
         if let Some(by_lock) = self.flag("metrics_by_lock")? {
             settings = settings.metrics_by_lock(by_lock);
+        }
+        if let Some(most) = self.number("local_handoffs")? {
+            settings = settings
+                .local_handoffs(most)
+                .map_err(|error| of_parameter("local_handoffs", &error))?;
         }
         Ok(settings)
     }

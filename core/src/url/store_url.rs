@@ -265,7 +265,8 @@ mod tests {
         let url = StoreUrl::parse("mem://?tll=2s").unwrap();
         let error = url.params(&["fsync"]).unwrap_err().to_string();
         assert!(error.contains("did you mean ttl?"), "{error}");
-        let all = "ttl, prefix, unreachable_after, token_epoch, label, metrics_by_lock, fsync";
+        let all = "ttl, prefix, unreachable_after, token_epoch, label, metrics_by_lock, \
+                   local_handoffs, fsync";
         assert!(error.contains(all), "{error}");
         for (bad, says) in [
             ("mem", "scheme://"),

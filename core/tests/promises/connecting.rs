@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencelock_core::memory::{self, Memory};
 use fencelock_core::url::{Connecting, Scheme, StoreUrl, connect, connect_lazy, connect_within};
-use fencelock_core::{Error, ErrorKind, Locks, Modes, Operation, Reach, Result};
+use fencelock_core::{Error, ErrorKind, Lock, Locks, Modes, Operation, Reach, Result};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::scripted::{SECOND, Script, TTL, ms, waiting};
@@ -325,4 +325,40 @@ fn the_end_of_the_runtime_ends_the_wait() -> Result<()> {
     let error = runtime().block_on(locks.lock("a").acquire()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
     runtime().block_on(locks.close())
+}
+
+/// A grant of the memory store reserves as many tokens as it may have turns.
+async fn reserved(lock: Lock) -> i64 {
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let guard = lock.acquire().await.unwrap();
+        tokens.push(i64::from(guard.fencing_token()));
+        guard.release().await.unwrap();
+    }
+    tokens[1] - tokens[0]
+}
+
+#[tokio::test]
+async fn the_url_s_hand_offs_are_for_what_can_have_them() {
+    let locks = connect(&[memory::SCHEME], "mem://?local_handoffs=8").await.unwrap();
+    let lock = || locks.lock("a");
+    assert_eq!(reserved(lock()).await, 8);
+    assert_eq!(reserved(lock().local_handoffs(3)).await, 3, "its own number counts");
+    assert_eq!(reserved(lock().local_handoffs(1)).await, 1);
+    assert_eq!(reserved(lock().fixed_lease(SECOND)).await, 1);
+    assert_eq!(reserved(locks.rw_lock("a").write()).await, 1);
+    assert_eq!(reserved(locks.rw_lock("a").read()).await, 1);
+    assert_eq!(reserved(locks.semaphore("a", 2).permits(1)).await, 1);
+    // Only who asks for both is wrong.
+    for both in
+        [lock().local_handoffs(3).fixed_lease(SECOND), lock().fixed_lease(SECOND).local_handoffs(3)]
+    {
+        assert_eq!(both.acquire().await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    for wrong in ["0", "1025", "many", "-1"] {
+        let error = connect(&[memory::SCHEME], &format!("mem://?local_handoffs={wrong}")).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{wrong}");
+        assert!(error.to_string().contains("local_handoffs"), "{error}");
+    }
 }

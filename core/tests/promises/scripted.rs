@@ -113,6 +113,11 @@ impl Script {
         }
     }
 
+    pub(crate) fn local_handoffs(mut self, most: u32) -> Script {
+        self.profile.local_handoffs = most;
+        self
+    }
+
     pub(crate) fn attempts<F: Future<Output = Result<AttemptOutcome>> + Send + 'static>(
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,

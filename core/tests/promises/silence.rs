@@ -228,3 +228,24 @@ async fn a_clean_up_survives_a_backend_that_panics_or_never_returns() {
     tokio::time::timeout(10 * TTL, released).await.expect("the release is repeated");
     locks.close().await.unwrap();
 }
+
+/// The panic is in the task that asks for all of them.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_panics_leaves_no_task_waiting_for_its_turn() {
+    let fails_at_first = |asked: One| async move {
+        match asked.n {
+            0 => panic!("the backend panics as scripted"),
+            _ => granted(&asked),
+        }
+    };
+    let (_store, locks) = Script::new().local_handoffs(8).attempts(fails_at_first).connect();
+    let lock = locks.lock("a").local_handoffs(8);
+    let both = async { tokio::join!(lock.acquire(), lock.acquire()) };
+    let (one, two) = tokio::time::timeout(TTL, both).await.expect("both end");
+    for ended in [one, two] {
+        let error = ended.expect_err("nobody asks for it");
+        assert!(error.to_string().contains("panicked"), "{error}");
+    }
+    let next = tokio::time::timeout(TTL, lock.acquire()).await.expect("an answer");
+    next.expect("the next one asks again").release().await.unwrap();
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock::{Error, ErrorKind, Lock, Locks, Reach, Result};
+use fencelock::{Error, ErrorKind, Lock, Locks, Reach, Result, Settings};
 use hdrhistogram::Histogram;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -56,10 +56,10 @@ enum Held {
 }
 
 impl LockSource {
-    pub(crate) async fn connect(url: &str) -> Result<LockSource> {
+    pub(super) async fn connect(url: &str, settings: Settings) -> Result<LockSource> {
         match url {
             TOKIO_MUTEX => Ok(LockSource::TokioMutex(Arc::default())),
-            _ => Ok(LockSource::Store(fencelock::connect(url).await?)),
+            _ => Ok(LockSource::Store(fencelock::connect_with(url, settings).await?)),
         }
     }
 

@@ -25,6 +25,7 @@ impl Worker {
             .args(workload.iter().map(clap::builder::PossibleValue::get_name))
             .arg(clients.to_string())
             .arg(options.seconds.as_secs_f64().to_string())
+            .args(options.local_handoffs.map(|most| format!("--local-handoffs={most}")))
             .args(["--worker", &first.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

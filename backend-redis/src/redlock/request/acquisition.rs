@@ -28,7 +28,8 @@ impl RedlockAcquisition {
         let shared = QuorumClaim {
             quorum,
             keys: Keys::of(claim.name().key()),
-            waiter: identity(&claim, client).into(),
+            // Each grant has a stride of tokens; the rounds are numbered where the tokens would be.
+            waiter: identity(&claim, client, 1).into(),
             claim,
             state: Mutex::default(),
         };

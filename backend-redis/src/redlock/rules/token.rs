@@ -4,9 +4,13 @@
 //! or more than its last token if that is not smaller. So tokens rise even after a loss of data, as
 //! long as the clocks agree and the lost node is excluded for longer than they may differ.
 
-/// Tokens of exclusive grants are multiples of this. A shared grant's token has the number of its
-/// node added, so that two nodes never give the same one.
-pub const STRIDE: u64 = 16;
+/// Tokens of exclusive grants are multiples of this. Those between are for the local hand-offs of the
+/// grant, so that it has all of them before any other is granted. A shared grant's token has the number
+/// of its node added, so that two nodes never give the same one.
+///
+/// In microseconds it is less than a grant takes: tokens must not outrun the clocks, which they
+/// follow after a loss of data.
+pub const STRIDE: u64 = 64;
 
 /// The largest number of nodes that tokens can name.
 pub const MAX_NODES: usize = 15;
@@ -35,6 +39,8 @@ mod tests {
             let token = next(last, proposal(now, lead));
             prop_assert!(token > last);
             prop_assert_eq!(token % STRIDE, 0);
+            let hand_offs = last / STRIDE * STRIDE + STRIDE - 1;
+            prop_assert!(token > hand_offs, "above all that the grant before may use");
         }
     }
 }

@@ -1,4 +1,4 @@
--- The next fencing token of one node: the next multiple of 16 above the last one, or the round's proposal
+-- The next fencing token of one node: the next multiple of 64 above the last one, or the round's proposal
 -- if that is larger; for a shared grant plus the node's own number, so that no two nodes ever give the
 -- same. `proposal` is a string, since `..` rounds numbers. Also returns the previous value, which has a
 -- mark when the queue may have waiters. The key lives for an hour and `ttl` at first, so that names used
@@ -17,7 +17,7 @@ local function next_token(proposal, more, ttl)
       redis.call('SET', F, last, 'KEEPTTL')
       foreign(F, 'is the text')
     end
-    local above = number - number % 16 + 16
+    local above = number - number % 64 + 64
     if above > tonumber(proposal) then
       token = string.format('%.0f', above + (tonumber(more) or 0))
       redis.call('SET', F, token, 'KEEPTTL')
