@@ -158,16 +158,16 @@ fn a_token_counts_only_where_the_claim_still_has_the_lock() {
     b.set_token(3200);
     assert_eq!(a.vote(&one, 1600).int(), Some(1600));
     let largest = b.vote(&one, 1600).int().unwrap();
-    assert_eq!(largest, 3216);
+    assert_eq!(largest, 3264);
     // A's key on a is gone early: by its clock, or by an operator.
     a.call(&["DEL", "lock"]);
-    let smaller = [a.vote(&other, 1616).int(), c.vote(&other, 1616).int()];
-    assert_eq!(smaller, [Some(1616), Some(1616)], "B's round");
-    let acknowledged = a.raise(&one, 3216).int();
+    let smaller = [a.vote(&other, 1664).int(), c.vote(&other, 1664).int()];
+    assert_eq!(smaller, [Some(1664), Some(1664)], "B's round");
+    let acknowledged = a.raise(&one, 3264).int();
     assert_eq!(acknowledged, Some(0), "a acknowledges A's token, and has given B less");
-    assert_eq!(a.token(), 1616, "and a has B's token");
-    let votes = [Vote::No, Vote::Yes(3216), Vote::No];
-    assert_eq!(votes::settled(&votes, 3216), Settled::No, "A is granted nothing");
+    assert_eq!(a.token(), 1664, "and a has B's token");
+    let votes = [Vote::No, Vote::Yes(3264), Vote::No];
+    assert_eq!(votes::settled(&votes, 3264), Settled::No, "A is granted nothing");
 }
 
 /// A's late release of its first round would delete what its second round has; B would get the lock.

@@ -167,7 +167,7 @@ fn readers_share_a_node_and_keep_writers_out() {
         assert_eq!(node.free(reader).int(), Some(1));
     }
     assert_eq!(node.call(&["EXISTS", "lock"]).int(), Some(0));
-    assert!(node.vote(&round(ME, 1), 1600).int() >= Some(1632), "above all readers'");
+    assert!(node.vote(&round(ME, 1), 1600).int() >= Some(1728), "above all readers'");
 }
 
 /// A full server stops a script at its first allocating write: no vote, but everything is released.
