@@ -243,7 +243,8 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 ///
 /// Every store takes the parameters `ttl` (30s), `prefix` (`lock:`), `unreachable_after` (30s),
 /// `token_epoch` (0), `label` (none; it follows the host name and process id), `metrics_by_lock`
-/// (false) and `local_handoffs` (1); durations are written like `500ms`, `2s`, `1m30s`. [`connect_with`] sets them in code.
+/// (false) and [`local_handoffs`](Settings::local_handoffs) (1); durations are written like `500ms`, `2s`,
+/// `1m30s`. [`connect_with`] sets them in code.
 ///
 /// An unreachable store, such as a server that is starting, is retried until `unreachable_after` has
 /// passed: at first after 20 ms, later about once a second. [`connect_within`] takes a limit of its

@@ -13,7 +13,7 @@ use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fencelock::{Result, Settings};
+use fencelock::{Error, ErrorKind, Result, Settings};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -101,6 +101,7 @@ struct Line<'a> {
 
 impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
+        self.takes_no_handoffs_from_the_url()?;
         if let Some(first) = self.worker {
             return self.work(first);
         }
@@ -114,6 +115,21 @@ impl Options {
         };
         println!("{}", json(&self.line(&seen)));
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// They would replace the option's, and the printed line would not show them.
+    fn takes_no_handoffs_from_the_url(&self) -> Result<()> {
+        let parameters = self.url.split(['?', '&']).skip(1);
+        match parameters.filter_map(|it| it.strip_prefix("local_handoffs=")).last() {
+            None => Ok(()),
+            Some(most) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the URL has local_handoffs={most}: leave it out, and give --local-handoffs {most}, \
+                     which the result shows"
+                ),
+            )),
+        }
     }
 
     /// Holds many locks and does nothing else.
@@ -324,17 +340,28 @@ mod tests {
         assert_eq!(overtaken(&overtaking), 1);
     }
 
-    #[test]
-    fn one_line_has_what_a_comparison_needs() {
-        let options = Options {
-            url: "mem://".to_owned(),
+    fn options(url: &str) -> Options {
+        Options {
+            url: url.to_owned(),
             workload: Workload::Handover,
             clients: 3,
             seconds: Duration::from_millis(50),
             processes: 1,
             local_handoffs: Some(2),
             worker: None,
-        };
+        }
+    }
+
+    #[test]
+    fn hand_offs_are_an_option_and_no_parameter() {
+        let error = options("mem://?ttl=5s&local_handoffs=8").run().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("give --local-handoffs 8"), "{error}");
+    }
+
+    #[test]
+    fn one_line_has_what_a_comparison_needs() {
+        let options = options("mem://");
         let seen = vec![options.measure(0, || Ok(())).unwrap()];
         let line: serde_json::Value = serde_json::from_str(&json(&options.line(&seen))).unwrap();
         for key in ["pairs_per_s", "p50_us", "p99_us", "fairness"] {

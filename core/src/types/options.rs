@@ -285,7 +285,8 @@ impl Settings {
     /// The [`local_handoffs`](crate::Lock::local_handoffs) of locks that do not say it themselves, 1 to
     /// 1,024, so that a deployment can turn them on without a change of the program. Default: 1, none. It
     /// is for every exclusive [`lock`](crate::Locks::lock) that is renewed; what cannot have hand-offs,
-    /// such as a fixed lease or a store that reserves no tokens, goes without.
+    /// such as a fixed lease or a store that reserves no tokens, goes without. On `file://` such a lock
+    /// gives up [`Guard::keep_alive`](crate::Guard::keep_alive).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) outside 1 to 1,024.
