@@ -9,6 +9,7 @@ pub mod checker;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Guard, Lock, Locks, Result};
@@ -89,15 +90,17 @@ pub enum What {
 }
 
 /// Names one of a worker's acquisitions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClaimId(u64);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimId {
+    number: u64,
+    lock: Arc<str>,
+}
 
 /// One sequence of acquisitions, and its record.
 #[derive(Debug)]
 pub struct Worker {
     id: u64,
     last_claim: u64,
-    lock: String,
     events: Vec<Event>,
     file: Option<File>,
 }
@@ -113,7 +116,7 @@ impl Worker {
     #[must_use]
     pub fn new() -> Worker {
         let id = crate::seed::fresh();
-        Worker { id, last_claim: 0, lock: String::new(), events: Vec::new(), file: None }
+        Worker { id, last_claim: 0, events: Vec::new(), file: None }
     }
 
     /// A worker that appends its events to a file as they happen.
@@ -132,9 +135,9 @@ impl Worker {
     }
 
     /// Writes one event down, now.
-    pub fn record(&mut self, claim: ClaimId, what: What) {
-        let lock = self.lock.clone();
-        let event = Event { at: now(), worker: self.id, claim: claim.0, lock, what };
+    pub fn record(&mut self, claim: &ClaimId, what: What) {
+        let lock = claim.lock.to_string();
+        let event = Event { at: now(), worker: self.id, claim: claim.number, lock, what };
         match &mut self.file {
             None => self.events.push(event),
             Some(file) => {
@@ -173,7 +176,7 @@ impl Worker {
         let claim = self.invoke(name, how);
         match lock.acquire().await {
             Ok(guard) => {
-                self.granted(&guard, claim);
+                self.granted(&guard, &claim);
                 Ok((guard, claim))
             }
             Err(error) => {
@@ -181,7 +184,7 @@ impl Worker {
                     ErrorKind::Unreachable => What::Unknown,
                     _ => What::Refused,
                 };
-                self.record(claim, what);
+                self.record(&claim, what);
                 Err(error)
             }
         }
@@ -189,43 +192,50 @@ impl Worker {
 
     /// Acquire is about to be called.
     pub fn invoke(&mut self, name: &str, how: How) -> ClaimId {
-        name.clone_into(&mut self.lock);
         self.last_claim += 1;
-        let claim = ClaimId(self.last_claim);
-        self.record(claim, What::Invoked { how });
+        let claim = ClaimId { number: self.last_claim, lock: name.into() };
+        self.record(&claim, What::Invoked { how });
         claim
     }
 
     /// Acquire has returned a guard.
-    pub fn granted(&mut self, guard: &Guard, claim: ClaimId) {
+    pub fn granted(&mut self, guard: &Guard, claim: &ClaimId) {
         let token = guard.fencing_token().get();
         self.record(claim, What::Granted { token, valid_until: valid_until(guard) });
     }
 
     /// Asks the guard for how long it may be believed in; `false` when it may not.
-    pub fn observe(&mut self, guard: &Guard, claim: ClaimId) -> bool {
+    pub fn observe(&mut self, guard: &Guard, claim: &ClaimId) -> bool {
         let until = valid_until(guard);
         let held = guard.is_held();
         self.record(claim, if held { What::Valid { until } } else { What::Lost });
         held
     }
 
+    /// Release is about to be called, or the guard dropped.
+    pub fn releasing(&mut self, guard: &Guard, claim: &ClaimId) {
+        self.observe(guard, claim);
+        self.record(claim, What::ReleaseInvoked);
+    }
+
+    /// Release has returned.
+    pub fn released(&mut self, claim: &ClaimId, answer: &Result<()>) {
+        let what = match answer {
+            Ok(()) => What::Released,
+            Err(error) if error.kind() == ErrorKind::NotHeld => What::NotHeld,
+            Err(_) => What::ReleaseUnknown,
+        };
+        self.record(claim, what);
+    }
+
     /// Releases.
     ///
     /// # Errors
     /// As [`Guard::release`].
-    pub async fn release(&mut self, guard: Guard, claim: ClaimId) -> Result<()> {
-        self.observe(&guard, claim);
-        self.record(claim, What::ReleaseInvoked);
+    pub async fn release(&mut self, guard: Guard, claim: &ClaimId) -> Result<()> {
+        self.releasing(&guard, claim);
         let released = guard.release().await;
-        self.record(
-            claim,
-            match &released {
-                Ok(()) => What::Released,
-                Err(error) if error.kind() == ErrorKind::NotHeld => What::NotHeld,
-                Err(_) => What::ReleaseUnknown,
-            },
-        );
+        self.released(claim, &released);
         released
     }
 }

@@ -1,4 +1,4 @@
-//! `fencelock torture`: stress-tests a store, for as long as the user likes, while faults are injected
+//! `fencelock-lab torture`: stress-tests a store, for as long as the user likes, while faults are injected
 //! into it and its clients.
 
 use std::io;
@@ -198,7 +198,7 @@ impl Options {
         let faults: String =
             self.faults.iter().map(|it| format!(" --fault {}", it.word())).collect();
         format!(
-            "fencelock torture {store} {length}{faults} --seed {seed} --faults-for {} --quiet-for {} \
+            "fencelock-lab torture {store} {length}{faults} --seed {seed} --faults-for {} --quiet-for {} \
              --hold-at-most {} --processes {} --workers {} --locks {}",
             in_one_word(self.faults_for),
             in_one_word(self.quiet_for),

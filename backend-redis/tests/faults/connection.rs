@@ -150,7 +150,7 @@ async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
             register.write(guard.fencing_token().get(), grants as u64);
             tokio::time::sleep(ms(5)).await;
             // The history has the result.
-            let _ = worker.release(guard, claim).await;
+            let _ = worker.release(guard, &claim).await;
             grants += 1;
         }
         worker.into_events()

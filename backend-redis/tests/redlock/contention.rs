@@ -99,7 +99,7 @@ async fn contention_causes_no_thundering_herd() {
                 let granted = worker.acquire(&locks, "lock", How::Exclusive).await;
                 let (guard, claim) = granted.unwrap();
                 sleep(ms(1)).await;
-                worker.release(guard, claim).await.unwrap();
+                worker.release(guard, &claim).await.unwrap();
             }
             worker.into_events()
         })

@@ -97,13 +97,13 @@ async fn work(
         };
         count.grants.fetch_add(1, Ordering::Relaxed);
         let ends = Instant::now() + ms(random.random_range(1000..3000));
-        while worker.observe(&guard, claim) && Instant::now() < ends && !count.is_over() {
+        while worker.observe(&guard, &claim) && Instant::now() < ends && !count.is_over() {
             tokio::select! {
                 _ = guard.lost() => {}
                 () = sleep(ms(50)) => {}
             }
         }
-        if let Err(error) = worker.release(guard, claim).await {
+        if let Err(error) = worker.release(guard, &claim).await {
             *errors.entry(format!("release: {}", error.kind().message())).or_default() += 1;
         }
     }

@@ -37,7 +37,7 @@ pub(super) async fn contend(
                     0 => tokio::time::sleep(Duration::from_millis(1)).await,
                     _ => tokio::task::yield_now().await,
                 }
-                worker.release(guard, claim).await.expect("released under contention");
+                worker.release(guard, &claim).await.expect("released under contention");
             }
             worker.into_events()
         });

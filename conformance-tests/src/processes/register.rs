@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod ledger;
 pub(crate) mod process;
 
 /// One number, written with fencing tokens.
@@ -35,6 +36,8 @@ pub struct Writes {
     pub stale: u64,
     /// Accepted writes that did not build on the one before: an update was lost.
     pub lost_updates: u64,
+    /// The money that the accounts have more or less than transfers between them can leave.
+    pub money: i64,
 }
 
 impl std::ops::Add for Writes {
@@ -46,6 +49,7 @@ impl std::ops::Add for Writes {
             rejected: self.rejected + other.rejected,
             stale: self.stale + other.stale,
             lost_updates: self.lost_updates + other.lost_updates,
+            money: self.money + other.money,
         }
     }
 }
@@ -59,6 +63,7 @@ impl std::ops::Sub for Writes {
             rejected: self.rejected - other.rejected,
             stale: self.stale - other.stale,
             lost_updates: self.lost_updates - other.lost_updates,
+            money: self.money - other.money,
         }
     }
 }

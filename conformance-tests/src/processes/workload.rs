@@ -22,10 +22,23 @@ pub struct Workload {
     pub ttl: Duration,
 }
 
-/// The name of the `n`th lock.
+/// The name of the `n`th lock. Every other one is an account's.
 #[must_use]
 pub fn lock_name(n: u32) -> String {
-    format!("lock-{n}")
+    format!("{}{n}", if is_account(n) { ACCOUNT } else { "lock-" })
+}
+
+const ACCOUNT: &str = "account-";
+
+/// Accounts are locked in pairs too, to move money between them, and with local hand-offs.
+pub(crate) fn is_account(n: u32) -> bool {
+    n % 2 == 1
+}
+
+/// Whether every grant of the lock of this name is the store's own, and asked for at once.
+#[must_use]
+pub fn is_granted_in_order(name: &str) -> bool {
+    !name.starts_with(ACCOUNT)
 }
 
 /// The part of one process in one round.

@@ -1,4 +1,4 @@
-//! `fencelock torture` as CI runs it: a few rounds on every store that can be started here, and
+//! `fencelock-lab torture` as CI runs it: a few rounds on every store that can be started here, and
 //! whether it bites.
 //!
 //! The long run is the same command: docs/torture.md.
@@ -51,7 +51,7 @@ async fn keeps_its_promises(store: &str) {
     assert_eq!(code, 0, "{printed}\n{progress}");
     assert!(printed.contains(" in 3 rounds, 0 violations (at most one in "), "{printed}");
     assert!(
-        printed.contains(&format!("again: fencelock torture {store} --rounds 3 --seed ")),
+        printed.contains(&format!("again: fencelock-lab torture {store} --rounds 3 --seed ")),
         "{printed}"
     );
 }

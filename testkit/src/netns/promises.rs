@@ -26,7 +26,7 @@ pub async fn lost_packets_only_slow_down(clients: &[Locks; 2], times: u32, bound
             let acquired = worker.acquire(locks, "one", How::Exclusive).await;
             let (guard, claim) = acquired.expect("granted");
             // Whether it worked is in the history.
-            let _ = worker.release(guard, claim).await;
+            let _ = worker.release(guard, &claim).await;
         }
         worker.into_events()
     });

@@ -169,6 +169,9 @@ impl fmt::Display for Round {
             let updates = counted(unchecked.lost_updates, "update", "updates");
             write!(f, ", {updates} lost where tokens are not checked")?;
         }
+        if unchecked.money != 0 {
+            write!(f, ", the accounts there have {:+}", unchecked.money)?;
+        }
         if self.admitted_overlaps > 0 {
             let overlaps = counted(self.admitted_overlaps, "overlap", "overlaps");
             write!(f, ", {overlaps}, which the store's profile admits")?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fencelock_conformance::checker::{self, Rules, Violation};
 use fencelock_conformance::history::{self, Event, What};
+use fencelock_conformance::workload::is_granted_in_order;
 use fencelock_conformance::{How, Seen};
 use fencelock_core::Order;
 
@@ -87,8 +88,13 @@ pub(super) fn verdict(
         violations: played.done.wrong,
         histories: None,
     };
-    let with_earlier_tokens = largest_tokens.as_events().chain(events.iter().cloned()).collect();
-    for violation in checker::check(with_earlier_tokens, rules) {
+    let (in_order, handed_on) = largest_tokens
+        .as_events()
+        .chain(events.iter().cloned())
+        .partition(|event| is_granted_in_order(&event.lock));
+    let in_order = checker::check(in_order, rules);
+    let handed_on = checker::check(handed_on, Rules { asked_later: None, ..rules });
+    for violation in in_order.into_iter().chain(handed_on) {
         match violation {
             Violation::Overlap { .. } if may_overlap => round.admitted_overlaps += 1,
             other => {
@@ -110,6 +116,9 @@ pub(super) fn verdict(
     let checked = round.writes.checked;
     if checked.stale + checked.lost_updates > 0 {
         round.violations.push(format!("the register was not protected: {checked:?}"));
+    }
+    if checked.money != 0 {
+        round.violations.push(format!("the accounts have {} too much", checked.money));
     }
     Ok(round)
 }

@@ -167,7 +167,7 @@ async fn flapping(context: Arc<Context>) {
                 // What was not granted, and whether a release worked, is in the history.
                 if let Ok((guard, claim)) = worker.acquire(&locks, &name, How::Exclusive).await {
                     tokio::time::sleep(Duration::from_millis(5)).await;
-                    let _ = worker.release(guard, claim).await;
+                    let _ = worker.release(guard, &claim).await;
                     grants += 1;
                 }
             }

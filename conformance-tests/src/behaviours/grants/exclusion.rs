@@ -147,12 +147,12 @@ async fn restless(context: Arc<Context>) {
                 if random.random_bool(0.3) {
                     sleep(Duration::from_millis(random.random_range(1..4))).await;
                 }
-                worker.observe(&guard, claim);
+                worker.observe(&guard, &claim);
                 if random.random_bool(0.5) {
                     // Possibly lost meanwhile, which is not an error here.
-                    let _ = worker.release(guard, claim).await;
+                    let _ = worker.release(guard, &claim).await;
                 } else {
-                    worker.record(claim, What::ReleaseInvoked);
+                    worker.record(&claim, What::ReleaseInvoked);
                     drop(guard);
                 }
             }

@@ -9,7 +9,7 @@ use crate::behaviours::behaviour;
 use crate::behaviours::work::{self, BRIEFLY};
 use crate::harness::Backdoor;
 use crate::history::checker::Rules;
-use crate::history::{What, Worker};
+use crate::history::{ClaimId, What, Worker};
 use crate::how::How;
 use crate::processes::register::ProtectedRegister;
 use crate::suite::Behaviour;
@@ -165,23 +165,23 @@ async fn register(context: Arc<Context>) {
     let acquired = old.acquire_lock(&lock, &name, How::Exclusive);
     let (stale, first) = context.soon("acquired", acquired).await.expect("acquired");
     work::until_lost(&context, &stale).await;
-    old.observe(&stale, first);
+    old.observe(&stale, &first);
     let acquired = new.acquire(&two, &name, How::Exclusive);
     let (guard, second) = context.soon("acquired", acquired).await.expect("acquired");
-    let write = |worker: &mut Worker, claim, token: FencingToken, value| {
+    let write = |worker: &mut Worker, claim: &ClaimId, token: FencingToken, value| {
         let token = token.get();
         trusting.write(token, value);
         let accepted = checking.write(token, value);
         worker.record(claim, What::Wrote { token, accepted });
         accepted
     };
-    assert!(write(&mut new, second, guard.fencing_token(), 2));
-    let is_refused = !write(&mut old, first, stale.fencing_token(), 1);
+    assert!(write(&mut new, &second, guard.fencing_token(), 2));
+    let is_refused = !write(&mut old, &first, stale.fencing_token(), 1);
     context.assert_final(is_refused, || "a stale write was accepted".to_owned());
-    assert!(write(&mut new, second, guard.fencing_token(), 3));
+    assert!(write(&mut new, &second, guard.fencing_token(), 3));
     assert_eq!((checking.read(), checking.stale_writes()), (3, 0));
     assert_eq!(trusting.stale_writes(), 1, "this test cannot show a lost update");
-    let released = new.release(guard, second);
+    let released = new.release(guard, &second);
     context.soon("released", released).await.expect("released");
     let events = old.into_events().into_iter().chain(new.into_events()).collect();
     context.assert_history(events, Rules::default());

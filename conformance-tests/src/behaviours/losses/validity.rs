@@ -134,11 +134,11 @@ async fn reported_before(context: Arc<Context>) {
                 let acquired = worker.acquire_lock(&lock, &name, How::Exclusive).await;
                 // A grant that arrives after its lease is an error, never a guard.
                 let Ok((guard, claim)) = acquired else { continue };
-                while worker.observe(&guard, claim) {
+                while worker.observe(&guard, &claim) {
                     sleep(Duration::from_millis(7)).await;
                 }
                 guard.lost().await;
-                worker.observe(&guard, claim);
+                worker.observe(&guard, &claim);
             }
             worker.into_events()
         });

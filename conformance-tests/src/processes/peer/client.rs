@@ -7,8 +7,9 @@
 use std::io;
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, Result};
+use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, Result, all};
 use rand::rngs::StdRng;
+use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -17,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use crate::history::{ClaimId, What, Worker};
 use crate::how::How;
 use crate::processes::register::process::Registers;
-use crate::processes::workload::{Errors, Shift, Workload, lock_name};
+use crate::processes::workload::{Errors, Shift, Workload, is_account, lock_name};
 
 /// Works until `calm` changes, and finishes what was begun.
 pub(crate) async fn work(
@@ -61,12 +62,40 @@ struct Client {
     errors: Errors,
 }
 
-/// What came of asking for a lock.
-enum Asked {
-    Granted(Guard),
+/// What came of asking for a lock, or for several.
+enum Asked<G> {
+    Granted(G),
     Refused,
     /// It was dropped on the way.
     Cancelled,
+}
+
+/// For how long a client waits.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// Not at all.
+    Tries,
+    AtMost(Duration),
+    /// It drops the acquisition after that time.
+    DropsAfter(Duration),
+    Endless,
+}
+
+/// Acquires with that patience: by `tried`, or by `acquired`, which has its wait limit.
+async fn ask<G>(
+    patience: Patience,
+    tried: impl Future<Output = Result<Option<G>>>,
+    acquired: impl Future<Output = Result<G>>,
+) -> Result<Asked<G>> {
+    let asked = match patience {
+        Patience::Tries => tried.await?,
+        Patience::DropsAfter(time) => match timeout(time, acquired).await {
+            Ok(acquired) => Some(acquired?),
+            Err(_) => return Ok(Asked::Cancelled),
+        },
+        Patience::AtMost(_) | Patience::Endless => Some(acquired.await?),
+    };
+    Ok(asked.map_or(Asked::Refused, Asked::Granted))
 }
 
 impl Client {
@@ -79,29 +108,94 @@ impl Client {
     }
 
     async fn once(&mut self) -> io::Result<()> {
-        let name = lock_name(self.random.random_range(0..self.workload.locks));
-        let how = self.any_mode();
-        let lock = how.lock(&self.locks, &name).ttl(self.workload.ttl);
+        let number = self.random.random_range(0..self.workload.locks);
+        let is_account = is_account(number);
+        if is_account && self.workload.locks > 3 && self.random.random_bool(0.3) {
+            return self.move_money().await;
+        }
+        let (name, how) = (lock_name(number), self.any_mode());
+        let patience = self.any_patience();
+        let mut lock = self.lock(how, &name, is_account);
+        if let Patience::AtMost(limit) = patience {
+            lock = lock.wait_at_most(limit);
+        }
         let claim = self.history.invoke(&name, how);
-        match self.ask(lock).await {
-            Ok(Asked::Granted(guard)) => {
-                self.history.granted(&guard, claim);
-                self.hold(&guard, &name, how, claim).await?;
-                self.leave(guard, claim).await;
-            }
-            Ok(Asked::Refused) => self.history.record(claim, What::Refused),
-            Ok(Asked::Cancelled) => self.history.record(claim, What::Unknown),
-            Err(error) => {
-                // Only a busy lock is a sure no.
-                let sure = error.kind() == ErrorKind::WaitTimedOut;
-                self.history.record(claim, if sure { What::Refused } else { What::Unknown });
-                if !sure {
-                    *self.errors.entry(error.kind().message().to_owned()).or_default() += 1;
-                    sleep(Duration::from_millis(self.random.random_range(5..50))).await;
-                }
+        let asked = ask(patience, lock.try_acquire(), lock.acquire()).await;
+        if let Some(guard) = self.answered(asked, std::slice::from_ref(&claim)).await {
+            self.history.granted(&guard, &claim);
+            self.hold(&guard, &name, how, &claim).await?;
+            self.leave(guard, &claim).await;
+        }
+        Ok(())
+    }
+
+    /// Locks two or three accounts at once, and moves money to the first of them.
+    async fn move_money(&mut self) -> io::Result<()> {
+        let accounts = (0..self.workload.locks).filter(|number| is_account(*number));
+        let count = self.random.random_range(2..=3);
+        let names: Vec<String> = accounts.map(lock_name).sample(&mut self.random, count);
+        let patience = self.any_patience();
+        let (mut locks, mut claims) = (Vec::new(), Vec::new());
+        for name in &names {
+            locks.push(self.lock(How::Exclusive, name, true));
+            claims.push(self.history.invoke(name, How::Exclusive));
+        }
+        let mut all = all(locks);
+        if let Patience::AtMost(limit) = patience {
+            all = all.wait_at_most(limit);
+        }
+        let asked = ask(patience, all.try_acquire(), all.acquire()).await;
+        let Some(guards) = self.answered(asked, &claims).await else { return Ok(()) };
+        let mut accounts = Vec::new();
+        for (index, (name, claim)) in names.into_iter().zip(&claims).enumerate() {
+            self.history.granted(&guards[index], claim);
+            accounts.push((name, guards[index].fencing_token().get()));
+        }
+        let balances = self.registers.balances(&accounts).await?;
+        sleep(self.usual_hold()).await;
+        let amount = self.random.random_range(1..100);
+        self.registers.collect(&accounts, balances, amount).await?;
+        for (index, claim) in claims.iter().enumerate() {
+            self.history.releasing(&guards[index], claim);
+        }
+        if self.random.random_bool(0.9) {
+            let released = guards.release().await;
+            // An error is of one of them, and does not say of which.
+            if released.is_ok() {
+                claims.iter().for_each(|claim| self.history.released(claim, &released));
             }
         }
         Ok(())
+    }
+
+    /// The lock, and as an account's mostly with local hand-offs.
+    fn lock(&mut self, how: How, name: &str, is_account: bool) -> Lock {
+        let lock = how.lock(&self.locks, name).ttl(self.workload.ttl);
+        let most = self.locks.profile().local_handoffs.min(16);
+        if how == How::Exclusive && is_account && most > 1 && self.random.random_bool(0.8) {
+            return lock.local_handoffs(most);
+        }
+        lock
+    }
+
+    /// Writes down what came of asking, if it is not a grant.
+    async fn answered<G>(&mut self, asked: Result<Asked<G>>, claims: &[ClaimId]) -> Option<G> {
+        let (what, error) = match asked {
+            Ok(Asked::Granted(granted)) => return Some(granted),
+            Ok(Asked::Refused) => (What::Refused, None),
+            Ok(Asked::Cancelled) => (What::Unknown, None),
+            // Only a busy lock is a sure no.
+            Err(error) if error.kind() == ErrorKind::WaitTimedOut => (What::Refused, None),
+            Err(error) => (What::Unknown, Some(error)),
+        };
+        for claim in claims {
+            self.history.record(claim, what);
+        }
+        if let Some(error) = error {
+            *self.errors.entry(error.kind().message().to_owned()).or_default() += 1;
+            sleep(Duration::from_millis(self.random.random_range(5..50))).await;
+        }
+        None
     }
 
     fn any_mode(&mut self) -> How {
@@ -113,18 +207,20 @@ impl Client {
         }
     }
 
-    async fn ask(&mut self, lock: Lock) -> Result<Asked> {
+    fn any_patience(&mut self) -> Patience {
         let ms = Duration::from_millis(self.random.random_range(0..100));
-        let asked = match self.random.random_range(0..10) {
-            0 => lock.try_acquire().await?,
-            1 => Some(lock.wait_at_most(ms).acquire().await?),
-            2 => match timeout(ms / 5, lock.acquire()).await {
-                Ok(acquired) => Some(acquired?),
-                Err(_) => return Ok(Asked::Cancelled),
-            },
-            _ => Some(lock.acquire().await?),
-        };
-        Ok(asked.map_or(Asked::Refused, Asked::Granted))
+        match self.random.random_range(0..10) {
+            0 => Patience::Tries,
+            1 => Patience::AtMost(ms),
+            2 => Patience::DropsAfter(ms / 5),
+            _ => Patience::Endless,
+        }
+    }
+
+    fn usual_hold(&mut self) -> Duration {
+        let longest = self.workload.hold_at_most.as_micros().max(1);
+        let hold = self.random.random_range(0..u64::try_from(longest).unwrap_or(u64::MAX));
+        Duration::from_micros(hold)
     }
 
     /// Reads, waits, writes: another one in between is what a lock is there to prevent.
@@ -133,7 +229,7 @@ impl Client {
         guard: &Guard,
         name: &str,
         how: How,
-        claim: ClaimId,
+        claim: &ClaimId,
     ) -> io::Result<()> {
         let token = guard.fencing_token().get();
         let read = match how == How::Exclusive {
@@ -143,9 +239,7 @@ impl Client {
         if self.random.random_range(0..2_000) == 0 {
             self.hold_for_long(guard, claim).await;
         } else {
-            let longest = self.workload.hold_at_most.as_micros().max(1);
-            let hold = self.random.random_range(0..u64::try_from(longest).unwrap_or(u64::MAX));
-            sleep(Duration::from_micros(hold)).await;
+            sleep(self.usual_hold()).await;
         }
         if let Some(values) = read {
             self.registers.write(name, token, values.one_more()).await?;
@@ -154,7 +248,7 @@ impl Client {
     }
 
     /// Longer than the lease, so that it has to be renewed.
-    async fn hold_for_long(&mut self, guard: &Guard, claim: ClaimId) {
+    async fn hold_for_long(&mut self, guard: &Guard, claim: &ClaimId) {
         for _ in 0..30 {
             sleep(self.workload.ttl / 20).await;
             if !self.history.observe(guard, claim) {
@@ -163,16 +257,14 @@ impl Client {
         }
     }
 
-    async fn leave(&mut self, guard: Guard, claim: ClaimId) {
+    async fn leave(&mut self, guard: Guard, claim: &ClaimId) {
         match self.random.random_range(0..20) {
             0 => {
-                self.history.observe(&guard, claim);
-                self.history.record(claim, What::ReleaseInvoked);
+                self.history.releasing(&guard, claim);
                 drop(guard);
             }
             1 => {
-                self.history.observe(&guard, claim);
-                self.history.record(claim, What::ReleaseInvoked);
+                self.history.releasing(&guard, claim);
                 // Dropped on its way.
                 let _ = timeout(Duration::ZERO, guard.release()).await;
             }

@@ -23,7 +23,7 @@ pub(crate) async fn work(
             count(counter).map_err(|error| on_disk(&error))?;
         }
         tokio::task::yield_now().await;
-        worker.release(guard, claim).await?;
+        worker.release(guard, &claim).await?;
     }
     Ok(())
 }

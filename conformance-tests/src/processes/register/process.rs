@@ -1,7 +1,8 @@
 //! Protected registers in a process of their own, which no fault hits: an independent register.
 //!
-//! There are two for each lock, one that checks tokens and one that does not, and every client
-//! writes to both: what the check prevented is what the other one shows.
+//! There are two for each lock, one that checks tokens and one that does not, and two such ledgers
+//! with an account for each. Every client writes to both: what the check prevented is what the other
+//! one shows.
 //!
 //! It is this program, executed again, as the peers are. It listens on a Unix socket and answers
 //! one JSON object per line.
@@ -18,6 +19,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 
+use super::ledger::{Entry, Ledger};
 use super::{ProtectedRegister, Seen};
 
 /// Set for a program that is to be the register, to its socket's path.
@@ -25,14 +27,25 @@ const ASKED: &str = "FENCELOCK_CONFORMANCE_REGISTER";
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    Read { register: String, token: u64 },
-    Write { register: String, token: u64, values: Values },
+    Read {
+        register: String,
+        token: u64,
+    },
+    Write {
+        register: String,
+        token: u64,
+        values: Values,
+    },
+    /// The balances of accounts.
+    Balances(Vec<(String, u64)>),
+    Transfer(Entries),
     Count,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Values(Values),
+    Balances(Balances),
     Written,
     Seen(Seen),
 }
@@ -48,6 +61,39 @@ pub(crate) struct Values {
 impl Values {
     pub(crate) fn one_more(self) -> Values {
         Values { checked: self.checked.map(|it| it + 1), unchecked: self.unchecked + 1 }
+    }
+}
+
+/// What a client read of accounts, in both ledgers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Balances {
+    /// `None` once a token was stale.
+    checked: Option<Vec<i64>>,
+    unchecked: Vec<i64>,
+}
+
+/// A transfer, in both ledgers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entries {
+    checked: Option<Vec<Entry>>,
+    unchecked: Vec<Entry>,
+}
+
+impl Balances {
+    /// Every account but the first gives `amount` to the first.
+    fn collected(self, accounts: &[(String, u64)], amount: i64) -> Entries {
+        let entries = |balances: Vec<i64>| -> Vec<Entry> {
+            let others = i64::try_from(balances.len()).unwrap_or(i64::MAX) - 1;
+            let changes = std::iter::once(amount * others).chain(std::iter::repeat(-amount));
+            let changed = accounts.iter().zip(balances).zip(changes);
+            let entry = |((account, balance), change): ((&(String, u64), i64), i64)| Entry {
+                account: account.0.clone(),
+                token: account.1,
+                balance: balance + change,
+            };
+            changed.map(entry).collect()
+        };
+        Entries { checked: self.checked.map(entries), unchecked: entries(self.unchecked) }
     }
 }
 
@@ -121,6 +167,28 @@ impl Registers {
         }
     }
 
+    /// The balances of accounts, each by the token of its lock.
+    pub(crate) async fn balances(&mut self, accounts: &[(String, u64)]) -> io::Result<Balances> {
+        match self.ask(&Request::Balances(accounts.to_vec())).await? {
+            Answer::Balances(balances) => Ok(balances),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Moves `amount` from each of the other accounts to the first, in one transaction that begins at
+    /// what was read.
+    pub(crate) async fn collect(
+        &mut self,
+        accounts: &[(String, u64)],
+        read: Balances,
+        amount: i64,
+    ) -> io::Result<()> {
+        match self.ask(&Request::Transfer(read.collected(accounts, amount))).await? {
+            Answer::Written => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn seen(&mut self) -> io::Result<Seen> {
         match self.ask(&Request::Count).await? {
             Answer::Seen(seen) => Ok(seen),
@@ -176,8 +244,14 @@ async fn serve(socket: &Path, all: &Arc<All>) -> io::Result<()> {
     }
 }
 
-#[derive(Default)]
-struct All(Mutex<HashMap<String, Both>>);
+/// All registers and accounts.
+struct All(Mutex<Resources>);
+
+struct Resources {
+    registers: HashMap<String, Both>,
+    checked: Ledger,
+    unchecked: Ledger,
+}
 
 struct Both {
     checked: ProtectedRegister,
@@ -190,41 +264,67 @@ impl Default for Both {
     }
 }
 
+impl Default for All {
+    fn default() -> All {
+        All(Mutex::new(Resources {
+            registers: HashMap::new(),
+            checked: Ledger::checking(),
+            unchecked: Ledger::trusting(),
+        }))
+    }
+}
+
 impl All {
     async fn serve(&self, client: UnixStream) -> io::Result<()> {
         let (output, mut input) = client.into_split();
         let mut lines = BufReader::new(output).lines();
         while let Some(request) = lines.next_line().await? {
-            let answer = self.answer(serde_json::from_str(&request)?);
+            let request = serde_json::from_str(&request)?;
+            let answer = self.0.lock().unwrap_or_else(PoisonError::into_inner).answer(request);
             input.write_all(&line(&answer)?).await?;
         }
         Ok(())
     }
+}
 
-    fn answer(&self, request: Request) -> Answer {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+impl Resources {
+    fn answer(&mut self, request: Request) -> Answer {
         match request {
             Request::Read { register, token } => {
-                let both = all.entry(register).or_default();
+                let both = self.registers.entry(register).or_default();
                 let checked = both.checked.read_with(token);
                 // The one that does not check always has a value.
                 let unchecked = both.unchecked.read_with(token).unwrap_or_default();
                 Answer::Values(Values { checked, unchecked })
             }
             Request::Write { register, token, values } => {
-                let both = all.entry(register).or_default();
+                let both = self.registers.entry(register).or_default();
                 if let Some(value) = values.checked {
                     both.checked.write(token, value);
                 }
                 both.unchecked.write(token, values.unchecked);
                 Answer::Written
             }
+            Request::Balances(accounts) => {
+                let checked = self.checked.read(&accounts);
+                let unchecked = self.unchecked.read(&accounts).unwrap_or_default();
+                Answer::Balances(Balances { checked, unchecked })
+            }
+            Request::Transfer(Entries { checked, unchecked }) => {
+                if let Some(entries) = checked {
+                    self.checked.transfer(&entries);
+                }
+                self.unchecked.transfer(&unchecked);
+                Answer::Written
+            }
             Request::Count => {
-                let each = all.values().map(|both| Seen {
+                let money =
+                    Seen { checked: self.checked.writes(), unchecked: self.unchecked.writes() };
+                let each = self.registers.values().map(|both| Seen {
                     checked: both.checked.writes(),
                     unchecked: both.unchecked.writes(),
                 });
-                Answer::Seen(each.fold(Seen::default(), |sum, one| sum + one))
+                Answer::Seen(each.fold(money, |sum, one| sum + one))
             }
         }
     }

@@ -90,7 +90,7 @@ fn again(spec: &StoreSpec, faults: &[Fault], seed: u64) -> String {
     faults.dedup();
     let faults: String = faults.iter().map(|fault| format!(" --fault {}", fault.word())).collect();
     format!(
-        "fencelock torture {spec} --minutes 60{faults} --seed {seed} --faults-for {} \
+        "fencelock-lab torture {spec} --minutes 60{faults} --seed {seed} --faults-for {} \
          --quiet-for {} --hold-at-most {} --processes {PROCESSES} --workers {} --locks {}",
         in_one_word(FAULTS_FOR),
         in_one_word(QUIET_FOR),
