@@ -29,6 +29,9 @@ use crate::types::name::LockName;
 /// begins again. The locks may be of different kinds and stores. One that is given twice is acquired
 /// once, as a writer if either is one; permits cannot be given twice.
 ///
+/// This excludes a deadlock only among locks that are acquired in one call: code that already holds a lock
+/// while it acquires others, also under one [`Owner`](crate::Owner), may close a circle, so bound its wait.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
 /// # use fencelock_core as fencelock;
@@ -225,7 +228,7 @@ async fn acquire_in_order(
         let acquired = tokio::select! {
             biased;
             acquired = acquiring => acquired,
-            (_, reason) = first_lost(&held.0) => return begin_again(reason, member),
+            (guard, reason) = first_lost(&held.0) => return begin_again(guard, reason),
         };
         match acquired {
             Ok(guard) => held.0.push(guard),
@@ -235,9 +238,8 @@ async fn acquire_in_order(
             }
         }
     }
-    if let Some(at) = held.0.iter().position(|guard| !guard.is_held()) {
-        let reason = held.0[at].lost().await;
-        return begin_again(reason, &members[at]);
+    if let Some(guard) = held.0.iter().find(|guard| !guard.is_held()) {
+        return begin_again(guard, guard.lost().await);
     }
     let guards = std::mem::take(&mut held.0).into_iter().zip(members).map(|(guard, member)| {
         match member.hold_at_most {
@@ -250,17 +252,14 @@ async fn acquire_in_order(
 
 /// A lock that its owner's first acquisition limits, or of a client that was closed, is not held
 /// longer another time.
-fn begin_again<T>(
-    reason: LostReason,
-    member: &Member<'_>,
-) -> Result<std::result::Result<T, LostReason>> {
+fn begin_again<T>(lost: &Guard, reason: LostReason) -> Result<std::result::Result<T, LostReason>> {
     let kind = match reason {
         LostReason::Expired | LostReason::TakenAway => return Ok(Err(reason)),
         LostReason::HoldLimit => ErrorKind::Lost,
         LostReason::Closed => ErrorKind::Closed,
     };
     let error = Error::new(kind, format!("before all locks were held: {reason}"));
-    Err(member.client.explain(error, Operation::Acquire, &member.request.name))
+    Err(lost.explain(error, Operation::Acquire))
 }
 
 /// Guards that are dropped in reverse, so that nobody is granted the first before the last.
@@ -273,14 +272,12 @@ impl Drop for Held {
 }
 
 /// The first loss among `guards`.
-async fn first_lost(guards: &[Guard]) -> (LockName, LostReason) {
+async fn first_lost(guards: &[Guard]) -> (&Guard, LostReason) {
     if guards.is_empty() {
         return std::future::pending().await;
     }
-    let lost = guards
-        .iter()
-        .map(|guard| Box::pin(async move { (guard.name().clone(), guard.lost().await) }));
-    select_all(lost).await.0
+    let (reason, index, _) = select_all(guards.iter().map(|guard| Box::pin(guard.lost()))).await;
+    (&guards[index], reason)
 }
 
 /// Several held locks. By index they are in the order in which they were given to [`all`]; a lock
@@ -326,7 +323,8 @@ impl Guards {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn lost(&self) -> (LockName, LostReason) {
-        first_lost(&self.guards).await
+        let (guard, reason) = first_lost(&self.guards).await;
+        (guard.name().clone(), reason)
     }
 
     /// Completes when at most `margin` of the validity of one of the locks is left; see
@@ -349,14 +347,10 @@ impl Guards {
     /// # Cancel safety
     /// As cancel safe as `work`; the guards are not affected.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let ran = run_while(|| self.is_held(), pin!(self.lost()), pin!(work)).await;
-        ran.map_err(|(lock, reason)| {
-            let error = Error::new(ErrorKind::Lost, reason.to_string());
-            let guard = self.guards.iter().find(|guard| *guard.name() == lock);
-            match guard {
-                Some(guard) => guard.explain(error, Operation::Hold),
-                None => error,
-            }
+        let lost = first_lost(&self.guards);
+        let ran = run_while(|| self.is_held(), pin!(lost), pin!(work)).await;
+        ran.map_err(|(guard, reason)| {
+            guard.explain(Error::new(ErrorKind::Lost, reason.to_string()), Operation::Hold)
         })
     }
 

@@ -90,6 +90,14 @@ impl Guard {
         }
     }
 
+    /// When it ends at the latest, whatever becomes of the hold.
+    pub(crate) fn limit(&self) -> Moment {
+        match &self.part {
+            Part::Share(share) => share.limit(),
+            Part::Whole(_) | Part::Turn(_) => Moment::NEVER,
+        }
+    }
+
     pub(crate) fn client(&self) -> &Arc<ClientInner> {
         match &self.part {
             Part::Turn(turn) => &turn.client,
@@ -326,7 +334,7 @@ impl Guard {
     /// - [`ErrorKind::Unsupported`]: the store has no downgrade
     ///   ([`Profile::downgrade`](crate::Profile::downgrade)).
     /// - [`ErrorKind::InvalidArgument`]: a guard of [`lock`](crate::Locks::lock) or of permits, or
-    ///   other guards of its [`Owner`](crate::Owner) share it.
+    ///   other guards of its [`Owner`](crate::Owner) may still write.
     ///
     /// # Cancel safety
     /// If the future is dropped, the guard is held at least as a reader: whether the store had the

@@ -176,7 +176,8 @@ impl Lock {
     /// The tasks wait in a queue of this client, in order of arrival, which has one place in the
     /// store's queue. Each acquisition has a guard and a larger fencing token of its own. Of the waiters of
     /// other processes none is overtaken by more than one such tenure of a process: `most`
-    /// acquisitions, begun within 10 ms of the grant. So a process with many waiters gets no more than
+    /// acquisitions, begun within 10 ms of the grant (the first, in a process that is slow to poll it, within
+    /// 2 s). So a process with many waiters gets no more than
     /// others with as many tenures, and a lone waiter waits longer than in the plain queue.
     ///
     /// - A release that hands on sends nothing: if the store forgot the lock, only the release at the
@@ -333,11 +334,17 @@ impl Lock {
             _ => None,
         };
         match own {
-            Some(hold) if !matches!(hold.claim().mode(), Mode::Permits(_)) => error.adding(&format!(
-                "; this client holds it itself, with token {}: code that acquires again what it \
-                 holds waits for itself, unless both acquisitions are owned_by one Owner",
-                hold.grant.token
-            )),
+            Some(hold) if !matches!(hold.claim().mode(), Mode::Permits(_)) => {
+                let with_token = match hold.claim().local_handoffs() {
+                    1 => format!(", with token {}", hold.grant.token),
+                    // Each turn has another one.
+                    _ => String::new(),
+                };
+                error.adding(&format!(
+                    "; this client holds it itself{with_token}: code that acquires again what it \
+                     holds waits for itself, unless both acquisitions are owned_by one Owner"
+                ))
+            }
             _ => error,
         }
     }

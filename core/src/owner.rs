@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use tokio_util::sync::CancellationToken;
@@ -100,8 +99,8 @@ struct Gate {
 enum Entry {
     /// An acquisition of the owner asks the store.
     Asking(Gate),
-    /// Its guards share it.
-    Held { hold: Arc<Hold>, shared: Weak<SharedGuard> },
+    /// Its guards share it, until the limit of the first.
+    Held { hold: Arc<Hold>, limit: Moment, shared: Weak<SharedGuard> },
 }
 
 /// What an acquisition does next.
@@ -162,7 +161,7 @@ impl Owner {
         match holds.get(key) {
             Some(Entry::Asking(gate)) => return Next::Wait(gate.clone()),
             // After a loss a new hold is acquired, although guards of the lost one may be left.
-            Some(Entry::Held { hold, shared }) if hold.is_held(now) => {
+            Some(Entry::Held { hold, limit, shared }) if now < *limit && hold.is_held(now) => {
                 if let Some(shared) = shared.upgrade() {
                     return Next::Join(shared);
                 }
@@ -177,9 +176,8 @@ impl Owner {
 
 /// One more guard of a hold.
 fn join(shared: Arc<SharedGuard>, request: &AcquireRequest, now: Moment) -> Result<Guard> {
-    // Between the new share and this look: a downgrade counts the shares after it has begun.
-    fence(Ordering::SeqCst);
-    let held = shared.guard.hold().mode();
+    // A downgrade that has not begun counts this reference to the guard.
+    let held = shared.guard.mode();
     if held == Mode::Shared && request.mode != Mode::Shared {
         return Err(invalid(
             "this owner reads it, so a writer of the same owner would wait for itself; release the \
@@ -209,7 +207,8 @@ async fn wait_at(
         biased;
         () = client.closing.cancelled() => Err(closed()),
         () = gate.opened.cancelled() => Ok(()),
-        () = client.store.clock().sleep_until(gives_up) => {
+        slept = client.sleep_until(gives_up) => {
+            slept?;
             let limit = format_duration(wait.limit);
             let message =
                 format!("not granted within {limit}, to another task of this owner either");
@@ -227,11 +226,10 @@ struct Asking {
 
 impl Asking {
     fn granted(self, guard: Guard) -> Arc<SharedGuard> {
-        let hold = guard.hold().clone();
-        let registered =
-            Registered { holds: self.holds.clone(), key: self.key.clone(), hold: hold.clone() };
+        let (hold, limit) = (guard.hold().clone(), guard.limit());
+        let registered = Registered { holds: self.holds.clone(), key: self.key.clone() };
         let shared = Arc::new(SharedGuard { guard, _registered: Some(Box::new(registered)) });
-        let entry = Entry::Held { hold, shared: Arc::downgrade(&shared) };
+        let entry = Entry::Held { hold, limit, shared: Arc::downgrade(&shared) };
         self.holds.lock().insert(self.key.clone(), entry);
         shared
     }
@@ -252,14 +250,14 @@ impl Drop for Asking {
 struct Registered {
     holds: Arc<Holds>,
     key: Key,
-    hold: Arc<Hold>,
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         let mut holds = self.holds.lock();
-        if let Some(Entry::Held { hold, .. }) = holds.get(&self.key)
-            && Arc::ptr_eq(hold, &self.hold)
+        // The owner may have acquired it again meanwhile, and by a local hand-off the same hold.
+        if let Some(Entry::Held { shared, .. }) = holds.get(&self.key)
+            && shared.strong_count() == 0
         {
             holds.remove(&self.key);
         }

@@ -207,7 +207,7 @@ impl AcquireLoop<'_> {
             biased;
             answer = &mut attempt => return Ok(answer),
             () = self.client.closing.cancelled() => return Err(closed()),
-            slept = self.sleep_until(self.gives_up.min(silence_ends)) => slept,
+            slept = self.client.sleep_until(self.gives_up.min(silence_ends)) => slept,
         };
         slept?;
         let error = match self.gives_up <= silence_ends {
@@ -237,7 +237,7 @@ impl AcquireLoop<'_> {
         let woken = tokio::select! {
             biased;
             () = client.closing.cancelled() => Err(closed()),
-            slept = self.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
+            slept = self.client.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
             () = claim.notify.notified() => Ok(()),
         };
         match self.wait.unpark() {
@@ -259,17 +259,7 @@ impl AcquireLoop<'_> {
         tokio::select! {
             biased;
             () = self.client.closing.cancelled() => Err(closed()),
-            slept = self.sleep_until(again) => slept,
-        }
-    }
-
-    /// An error when the clock has ended with the runtime that connected: it then ends every sleep
-    /// early, perhaps before the closing is signalled.
-    async fn sleep_until(&self, at: Moment) -> Result<()> {
-        self.client.store.clock().sleep_until(at).await;
-        match self.client.now() < at {
-            true => Err(closed()),
-            false => Ok(()),
+            slept = self.client.sleep_until(again) => slept,
         }
     }
 

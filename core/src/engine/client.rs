@@ -49,6 +49,19 @@ impl ClientInner {
         error.during(doing).on(name.as_str()).with_store(&self.redacted_url)
     }
 
+    /// Sleeps until `at`.
+    ///
+    /// # Errors
+    /// The clock has ended with the runtime that connected: it then ends every sleep early, perhaps before
+    /// the closing is signalled.
+    pub(crate) async fn sleep_until(&self, at: Moment) -> Result<()> {
+        self.store.clock().sleep_until(at).await;
+        match self.now() < at {
+            true => Err(closed()),
+            false => Ok(()),
+        }
+    }
+
     /// One bounded request for an operator, unless the client was closed.
     pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         if self.closing.is_cancelled() {

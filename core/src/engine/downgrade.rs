@@ -4,50 +4,62 @@
 //! So the hold is a reader's from then on, and stays one: a repeated request finds it in either form.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 use crate::engine::client::{ClientInner, silent};
 use crate::engine::hold::{Ending, Hold};
 use crate::guard::{Guard, run_while};
 use crate::store::claim::{Claim, LockKind};
 use crate::store::distributed_lock::RenewOutcome;
+use crate::sync::Mutex;
 use crate::time::backoff::Backoff;
 use crate::types::error::{Error, ErrorKind, LostReason, Result, invalid};
 use crate::types::mode::Mode;
 
 /// How far the downgrade of a hold is.
 #[derive(Debug, Default)]
-pub(crate) struct Downgrade(AtomicU8);
+pub(crate) struct Downgrade(Mutex<Stage>);
 
-const NONE: u8 = 0;
-/// Requested, and not confirmed.
-const ASKED: u8 = 1;
-const CONFIRMED: u8 = 2;
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    None,
+    /// Requested, and not confirmed.
+    Asked,
+    Confirmed,
+}
 
 impl Downgrade {
     pub(crate) fn mode(&self, claim: &Claim) -> Mode {
-        match self.0.load(Ordering::SeqCst) {
-            NONE => claim.mode(),
-            _ => Mode::Shared,
+        match *self.0.lock() {
+            Stage::None => claim.mode(),
+            Stage::Asked | Stage::Confirmed => Mode::Shared,
         }
     }
 
-    /// `false` if it had begun before.
-    fn begin(&self) -> bool {
-        self.0.compare_exchange(NONE, ASKED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// Nothing was requested after all.
-    fn take_back(&self) {
-        self.0.store(NONE, Ordering::SeqCst);
+    /// Begins, unless it has begun. An acquisition of the same owner takes a share first and looks at the
+    /// mode then: so it is counted here, or sees a reader.
+    ///
+    /// # Errors
+    /// Others may write.
+    fn begin(&self, is_sole: impl FnOnce() -> bool) -> Result<()> {
+        let mut stage = self.0.lock();
+        if *stage == Stage::None {
+            if !is_sole() {
+                let message = "other guards of its owner may still write; release them before the \
+                               downgrade";
+                return Err(invalid(message));
+            }
+            *stage = Stage::Asked;
+        }
+        Ok(())
     }
 
     fn confirm(&self) {
-        self.0.store(CONFIRMED, Ordering::SeqCst);
+        *self.0.lock() = Stage::Confirmed;
     }
 
     fn is_confirmed(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == CONFIRMED
+        *self.0.lock() == Stage::Confirmed
     }
 }
 
@@ -61,14 +73,7 @@ pub(crate) async fn run(guard: &Guard) -> Result<()> {
     if hold.claim().mode() == Mode::Shared || hold.downgrade().is_confirmed() {
         return Ok(());
     }
-    let begins = hold.downgrade().begin();
-    // An acquisition of the same owner takes a share, and looks at the mode then: one of the two
-    // sees the other.
-    fence(Ordering::SeqCst);
-    if begins && !guard.is_sole() {
-        hold.downgrade().take_back();
-        return Err(shared());
-    }
+    hold.downgrade().begin(|| guard.is_sole())?;
     let asking = pin!(ask(client, hold));
     run_while(|| guard.is_held(), pin!(guard.lost()), asking).await.map_err(lost)?
 }
@@ -89,11 +94,7 @@ fn require(guard: &Guard) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    if !guard.is_sole() { Err(shared()) } else { Ok(()) }
-}
-
-fn shared() -> Error {
-    invalid("other guards of its owner may still write; release them before the downgrade")
+    Ok(())
 }
 
 fn lost(reason: LostReason) -> Error {

@@ -7,6 +7,7 @@
 //! larger token of its own.
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,10 @@ use crate::types::token::FencingToken;
 /// How long after the grant a turn may begin. A waiter of another process waits for this long and
 /// for the turn that runs then.
 const TENURE: Duration = Duration::from_millis(10);
+
+/// How long after the grant its first turn may begin, on a runtime that is slow to poll: as long as
+/// a store keeps a grant for a waiter that does not confirm it.
+const FIRST_TURN: Duration = Duration::from_secs(2);
 
 /// Whether acquisitions of `request` can share a grant.
 ///
@@ -117,7 +122,9 @@ struct Tenure {
     owned: OwnedHold,
     first: FencingToken,
     used: u32,
+    /// When no further turn begins, and when not even the first one.
     ends: Moment,
+    first_ends: Moment,
     /// The number of the offer that was made last, and whether it was accepted.
     offer: u64,
     is_running: bool,
@@ -202,7 +209,8 @@ async fn wait_for_turn(
             biased;
             received = &mut waiter.receiver => received,
             () = client.closing.cancelled() => return Err(closed()),
-            () = client.store.clock().sleep_until(started + wait.left) => {
+            slept = client.sleep_until(started + wait.left) => {
+                slept?;
                 return Err(waiter.timed_out(wait.limit));
             }
         };
@@ -359,7 +367,7 @@ impl Group {
                 self.clone(),
                 client.clone(),
                 tenure.id,
-                tenure.ends,
+                [tenure.ends, tenure.first_ends],
                 tenure.owned.hold.clone(),
             );
             let task = client.reaper.runtime.spawn(watching);
@@ -386,12 +394,13 @@ impl Group {
         ended
     }
 
-    /// Ends a tenure in which nobody runs, or whose hold is lost.
+    /// Ends a tenure whose next turn nobody has begun in time, or whose hold is lost.
     fn end(self: &Arc<Group>, client: &Arc<ClientInner>, tenure: u64, is_lost: bool) {
+        let now = client.now();
         let ended = {
             let mut state = self.state.lock();
             match &state.tenure {
-                Some(it) if it.id == tenure && (is_lost || !it.is_running) => {
+                Some(it) if it.id == tenure && (is_lost || it.is_missed(now)) => {
                     let ended = state.tenure.take();
                     self.serve(&mut state, client);
                     ended
@@ -422,6 +431,10 @@ impl Tenure {
     fn number(&self) -> TurnNumber {
         TurnNumber { tenure: self.id, offer: self.offer }
     }
+
+    fn is_missed(&self, now: Moment) -> bool {
+        !self.is_running && now >= if self.used == 0 { self.first_ends } else { self.ends }
+    }
 }
 
 /// Acquires the lock from the store for those who wait.
@@ -444,6 +457,7 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
                     first: grant.token,
                     used: 0,
                     ends: grant.since + TENURE,
+                    first_ends: grant.since + FIRST_TURN,
                     offer: 0,
                     is_running: false,
                     watcher: None,
@@ -470,8 +484,8 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
     group.remove_if_idle(&client);
 }
 
-/// Ends the wait of all if their contention ends without an answer, by a panic of the backend: nobody
-/// else would ask for them.
+/// Ends the wait of all if their contention ends without an answer, by a panic of the backend or the end
+/// of the runtime that connected: nobody else would ask for them.
 struct Unanswered<'a> {
     group: &'a Arc<Group>,
     client: &'a ClientInner,
@@ -486,21 +500,27 @@ impl Drop for Unanswered<'_> {
             ended.map(|_| std::mem::take(&mut state.waiting))
         };
         let Some(waiting) = waiting else { return };
+        let error = match std::thread::panicking() {
+            true => {
+                let message = "the task that asked the store for this process has panicked";
+                Error::new(ErrorKind::Refused, message)
+            }
+            false => closed(),
+        };
         for waiter in waiting.into_values() {
-            let message = "the task that asked the store for this process has panicked";
-            let _ = waiter.send(Err(Error::new(ErrorKind::Refused, message)));
+            let _ = waiter.send(Err(error.clone()));
         }
         self.group.remove_if_idle(self.client);
     }
 }
 
-/// Revokes an offer that nobody has taken at the end of the tenure, so that a frozen waiter does not
-/// keep the lock; at a loss of the hold, has the store asked again for those who wait.
+/// Revokes an offer that nobody takes in time, so that a frozen waiter does not keep the lock; at a loss of
+/// the hold, has the store asked again for those who wait.
 async fn watch(
     group: Arc<Group>,
     client: Arc<ClientInner>,
     tenure: u64,
-    ends: Moment,
+    ends: [Moment; 2],
     hold: Arc<Hold>,
 ) {
     let lost = async {
@@ -513,15 +533,14 @@ async fn watch(
         }
     };
     let mut lost = std::pin::pin!(lost);
-    let is_lost = tokio::select! {
-        () = &mut lost => true,
-        () = client.store.clock().sleep_until(ends) => false,
-    };
-    group.end(&client, tenure, is_lost);
-    if !is_lost {
-        lost.await;
-        group.end(&client, tenure, true);
+    for at in ends {
+        tokio::select! {
+            () = &mut lost => return group.end(&client, tenure, true),
+            () = client.store.clock().sleep_until(at) => group.end(&client, tenure, false),
+        }
     }
+    lost.await;
+    group.end(&client, tenure, true);
 }
 
 impl Offer {
@@ -543,10 +562,9 @@ impl Offer {
         tenure.used += 1;
         let hold = tenure.owned.hold.clone();
         drop(state);
-        let store = client.store.profile().store;
-        client.metrics.granted(&group.request, now.duration_since(started));
-        Some(Turn {
-            span: telemetry::hold_span(caller, hold.claim(), store, token),
+        // From here on its drop ends the turn, also after a panic of the program's recorder of metrics.
+        let mut turn = Turn {
+            span: Span::none(),
             token,
             since: now,
             number: self.number,
@@ -554,7 +572,11 @@ impl Offer {
             client,
             hold,
             group,
-        })
+        };
+        turn.client.metrics.granted(&turn.group.request, now.duration_since(started));
+        let store = turn.client.store.profile().store;
+        turn.span = telemetry::hold_span(caller, turn.hold.claim(), store, token);
+        Some(turn)
     }
 }
 
@@ -587,8 +609,14 @@ impl Turn {
             _ => None,
         };
         let held = self.client.now().duration_since(self.since);
-        self.client.metrics.ended(&self.group.request, held, lost);
-        self.group.pass_on(&self.client, self.number)
+        let counted = catch_unwind(AssertUnwindSafe(|| {
+            self.client.metrics.ended(&self.group.request, held, lost);
+        }));
+        let ended = self.group.pass_on(&self.client, self.number);
+        match counted {
+            Ok(()) => ended,
+            Err(panic) => resume_unwind(panic),
+        }
     }
 }
 

@@ -41,10 +41,11 @@ type Part = Mutex<Option<Arc<SharedGuard>>>;
 impl Share {
     pub(crate) fn new(shared: Arc<SharedGuard>) -> Share {
         Share {
+            // A share of a share ends with it.
+            limit: shared.guard.limit(),
             client: shared.guard.client().clone(),
             hold: shared.guard.hold().clone(),
             token: shared.guard.fencing_token(),
-            limit: Moment::NEVER,
             part: Arc::new(Mutex::new(Some(shared))),
             timer: None,
         }
@@ -58,6 +59,11 @@ impl Share {
             (self.limit, self.timer) = (limit, Some(AbortOnDropHandle::new(timer)));
         }
         self
+    }
+
+    /// When it ends at the latest, whatever becomes of the hold.
+    pub(crate) fn limit(&self) -> Moment {
+        self.limit
     }
 
     /// Whether no other guard has a share of the hold.

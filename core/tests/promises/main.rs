@@ -15,6 +15,7 @@ mod holding;
 mod renewal;
 mod runtimes;
 mod scripted;
+mod sharing;
 mod silence;
 mod types;
 mod urls;

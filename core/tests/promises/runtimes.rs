@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::{BootClock, Clock, ErrorKind, Locks, Settings, TokioClock};
+use fencelock_core::{BootClock, Clock, ErrorKind, Lock, Locks, Owner, Settings, TokioClock};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
@@ -56,6 +56,64 @@ fn waiters_elsewhere_end_with_the_runtime_that_connected() {
             }
         });
     }
+}
+
+/// Takes a while to be dropped.
+struct Slow;
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        std::thread::sleep(ms(300));
+    }
+}
+
+#[test]
+fn waiters_elsewhere_end_when_the_clock_ends_long_before_the_closing() {
+    let (connects, connected) = std::sync::mpsc::channel();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let script = {
+            let _entered = runtime.enter();
+            let script = Script::new().clock(Arc::new(BootClock::start().unwrap()));
+            // The task that is dropped after the clock's and before the client's.
+            runtime.spawn(async {
+                let _slow = Slow;
+                pending::<()>().await;
+            });
+            let script = script.unreachable_after(1_000 * SECOND).local_handoffs(8);
+            script.attempts(|_| async { waiting(SECOND) }).connect()
+        };
+        runtime.block_on(async {
+            connects.send(script).ok().unwrap();
+            let _ = ended.await;
+        });
+    });
+    let (store, locks) = connected.recv().unwrap();
+    let bounded = |lock: Lock| lock.wait_at_most(1_000 * SECOND);
+    let of_an_owner = locks.lock("owner").owned_by(&Owner::new());
+    let waiters = [
+        locks.lock("plain"),
+        bounded(locks.lock("bounded")),
+        locks.lock("handed on").local_handoffs(8),
+        bounded(locks.lock("handed on, bounded").local_handoffs(8)),
+        of_an_owner.clone(),
+        // Waits for the one before it.
+        bounded(of_an_owner),
+    ];
+    runtime().block_on(async {
+        let mut tasks = Vec::new();
+        for (before, lock) in waiters.into_iter().enumerate() {
+            tasks.push(tokio::spawn(async move { lock.acquire().await }));
+            store.until((before + 1).min(5), |call| *call == Call::Attempt).await;
+        }
+        end.send(()).unwrap();
+        for (index, task) in tasks.into_iter().enumerate() {
+            let result = timeout(AT_LAST, task).await.unwrap().unwrap();
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::Closed, "{index}");
+        }
+    });
+    thread.join().unwrap();
 }
 
 #[test]

@@ -1,0 +1,171 @@
+//! Guards that share one grant: those of an owner, and the turns of local hand-offs.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencelock_core::memory::Memory;
+use fencelock_core::sync::Mutex;
+use fencelock_core::{ErrorKind, Locks, LostReason, Mode, Owner, Settings, all};
+use futures_util::FutureExt;
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+use tracing::Subscriber;
+use tracing::span::{Attributes, Id};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use crate::scripted::{SECOND, Script, ms};
+
+fn memory() -> Locks {
+    Memory::new().locks(Settings::default()).unwrap()
+}
+
+/// Lets the other tasks run until all of them wait.
+async fn settle() {
+    for _ in 0..50 {
+        yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limited_turn_ends_for_its_owner_too() {
+    let locks = memory();
+    let owner = Owner::new();
+    let lock = locks.lock("a").local_handoffs(8);
+    let first = lock.clone().hold_at_most(ms(5)).owned_by(&owner).acquire().await.unwrap();
+    let other = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    settle().await;
+    let reason = timeout(SECOND, first.lost()).await.expect("reported");
+    assert_eq!(reason, LostReason::HoldLimit);
+    let other = timeout(SECOND, other).await.unwrap().unwrap();
+    assert!(other.is_held() && !first.is_held(), "two hold it: {first:?} and {other:?}");
+    let again = locks.lock("a").owned_by(&owner).try_acquire().await.unwrap();
+    assert!(again.is_none(), "joined what has ended: {again:?} beside {other:?}");
+    assert_eq!(first.release().await.unwrap_err().kind(), ErrorKind::NotHeld);
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// Does something once, at the end of a span.
+#[derive(Clone, Default)]
+struct AtTheEndOfASpan(Arc<Mutex<Option<Hook>>>);
+
+impl<S: Subscriber> Layer<S> for AtTheEndOfASpan {
+    fn on_close(&self, _: Id, _: Context<'_, S>) {
+        let hook = self.0.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_turn_does_not_forget_a_later_one_of_the_same_owner() {
+    let hook = AtTheEndOfASpan::default();
+    let subscriber = tracing_subscriber::registry().with(hook.clone());
+    let _default = tracing::subscriber::set_default(subscriber);
+    let locks = memory();
+    let plain = locks.lock("a").local_handoffs(8);
+    let owned = plain.clone().owned_by(&Owner::new());
+    let first = owned.acquire().await.unwrap();
+    let mut waiting = Box::pin(async move { plain.acquire().await });
+    assert!((&mut waiting).now_or_never().is_none());
+    settle().await;
+    let later = Arc::new(Mutex::new(None));
+    let (found, again) = (later.clone(), owned.clone());
+    // What other threads may do while the first guard is dropped.
+    *hook.0.lock() = Some(Box::new(move || {
+        let mut again = Box::pin(async move { again.acquire().await });
+        assert!((&mut again).now_or_never().is_none(), "it waits for its turn");
+        drop((&mut waiting).now_or_never().expect("it has the turn").unwrap());
+        *found.lock() = Some(again.now_or_never().expect("it has the next turn").unwrap());
+    }));
+    drop(first);
+    let later = later.lock().take().expect("the hook ran");
+    assert!(later.is_held());
+    let inner = owned.try_acquire().await.unwrap();
+    assert!(inner.is_some(), "the owner waits for itself: {later:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_stays_as_it_is_beside_readers_of_its_owner() {
+    let locks = memory();
+    let owner = Owner::new();
+    let read = locks.rw_lock("a").read().owned_by(&owner);
+    let (one, _two) = (read.acquire().await.unwrap(), read.acquire().await.unwrap());
+    one.downgrade().await.expect("it reads");
+    let lock = locks.rw_lock("b");
+    let writer = lock.write().owned_by(&owner).acquire().await.unwrap();
+    writer.downgrade().await.unwrap();
+    let _reader = lock.read().owned_by(&owner).acquire().await.unwrap();
+    writer.downgrade().await.expect("it reads already");
+    let writer = locks.rw_lock("c").write().owned_by(&owner);
+    let (one, two) = (writer.acquire().await.unwrap(), writer.acquire().await.unwrap());
+    assert_eq!(one.downgrade().await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!((one.mode(), two.mode()), (Mode::Exclusive, Mode::Exclusive));
+    drop(two);
+    one.downgrade().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_several_locks_names_the_store_of_the_lost_one() {
+    let (_store, scripted) = Script::new().connect();
+    let wanted = [memory().lock("a"), scripted.lock("a").hold_at_most(ms(50))];
+    let guards = all(wanted).wait_at_most(SECOND).acquire().await.unwrap();
+    let error = guards.run(std::future::pending::<()>()).await.unwrap_err();
+    assert!(error.to_string().contains("scripted://"), "{error}");
+}
+
+/// Panics once, when a span of that name begins.
+#[derive(Clone, Default)]
+struct Panics(Arc<AtomicBool>);
+
+impl<S: Subscriber> Layer<S> for Panics {
+    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        if attributes.metadata().name().contains("hold") && self.0.swap(false, Ordering::SeqCst) {
+            panic!("a subscriber of the program");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_a_subscriber_leaves_no_turn() {
+    let panics = Panics::default();
+    let subscriber = tracing_subscriber::registry().with(panics.clone());
+    let _default = tracing::subscriber::set_default(subscriber);
+    for handoffs in [1, 8] {
+        let lock = memory().lock("a").local_handoffs(handoffs).wait_at_most(100 * SECOND);
+        let mut acquiring = Box::pin(AssertUnwindSafe(lock.acquire()).catch_unwind());
+        if handoffs > 1 {
+            // The first span is that of the store's grant, and not of the turn.
+            assert!((&mut acquiring).now_or_never().is_none());
+            settle().await;
+        }
+        panics.0.store(true, Ordering::SeqCst);
+        assert!(acquiring.await.is_err(), "it panics");
+        let next = lock.acquire().await;
+        assert!(next.is_ok(), "{handoffs} hand-offs: {next:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_turn_waits_for_a_runtime_that_is_slow_to_poll() {
+    let memory = Memory::new();
+    let [slow, other] = [(); 2].map(|()| memory.locks(Settings::default()).unwrap());
+    let lock = slow.lock("a").local_handoffs(8);
+    let mut acquiring = Box::pin(lock.acquire());
+    assert!((&mut acquiring).now_or_never().is_none());
+    settle().await;
+    sleep(SECOND).await;
+    let guard = acquiring.await.unwrap();
+    assert_eq!(guard.fencing_token().get(), 1, "granted once");
+    guard.release().await.unwrap();
+    // One that is not polled any more does not keep the lock.
+    let mut frozen = Box::pin(lock.acquire());
+    assert!((&mut frozen).now_or_never().is_none());
+    settle().await;
+    let second = other.lock("a");
+    let guard = timeout(3 * SECOND, second.acquire()).await.expect("in time").unwrap();
+    guard.release().await.unwrap();
+    frozen.await.unwrap().release().await.unwrap();
+}
