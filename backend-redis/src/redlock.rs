@@ -2,7 +2,7 @@
 //! data is excluded until no earlier lock can still be held, and fencing tokens rise over
 //! majorities.
 //!
-//! What decides is pure, in `rules`, and checked by a model in `redlock-model`. `node` is one
+//! What decides is pure, in `rules`, and checked by a model in `models`. `node` is one
 //! client's view of the nodes, `request` one claim's requests to them, `admin` what an operator
 //! does with them. docs/guarantees.md has the timelines.
 //! <https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>

@@ -31,7 +31,7 @@ const LEAVING: &str = "conformance-tests/tests/simulation/scenes/leaving.rs";
 const RENEWING: &str = "conformance-tests/tests/simulation/scenes/renewing.rs";
 const WAITING: &str = "conformance-tests/tests/simulation/scenes/waiting.rs";
 const PROMISES: &str = "core/tests/promises/holding.rs";
-const MODEL: &str = "redlock-model/tests/model/breaks.rs";
+const MODEL: &str = "models/tests/redlock/breaks.rs";
 
 /// Each mutant, in the order of their list.
 pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[

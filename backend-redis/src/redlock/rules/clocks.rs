@@ -1,4 +1,4 @@
-//! Which nodes' clocks agree. Pure: the model in `redlock-model` checks this code.
+//! Which nodes' clocks agree. Pure: the model in `models` checks this code.
 //!
 //! The agreement is checked and not assumed: a token taken from a clock far ahead would be larger
 //! than those of later grants, once that node is lost.

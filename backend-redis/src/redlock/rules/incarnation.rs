@@ -1,5 +1,5 @@
 //! The incarnation record of a node, by which clients exclude a node that lost its data for as long
-//! as an earlier lock may be held. Pure: the model in `redlock-model` checks this code.
+//! as an earlier lock may be held. Pure: the model in `models` checks this code.
 //!
 //! A key without a TTL, so that it is lost together with the data; it contains the server's
 //! `run_id`, so that a restart that kept it does not count as the same run. Each vote is requested

@@ -1,4 +1,4 @@
-//! Fencing tokens that rise over majorities. Pure: the model in `redlock-model` checks this code.
+//! Fencing tokens that rise over majorities. Pure: the model in `models` checks this code.
 //!
 //! A round proposes the largest of the nodes' clocks, in microseconds. A node takes the proposal,
 //! or more than its last token if that is not smaller. So tokens rise even after a loss of data, as

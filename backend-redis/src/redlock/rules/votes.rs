@@ -1,4 +1,4 @@
-//! What the nodes' replies amount to. Pure: the model in `redlock-model` checks this code.
+//! What the nodes' replies amount to. Pure: the model in `models` checks this code.
 
 /// How many of `nodes` are a majority: of all that are configured, since two majorities of those that
 /// reply need not have a node in common.
