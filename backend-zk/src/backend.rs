@@ -80,7 +80,7 @@ impl DistributedLock for ZkBackend {
         match (heartbeat, valid_until) {
             (_, None) => Ok(RenewOutcome::Lost),
             (Ok(()), Some(valid_until)) => Ok(RenewOutcome::Renewed { valid_until }),
-            (Err(error), Some(_)) => Err(error.into()),
+            (Err(error), Some(_)) => Err(error.into_error()),
         }
     }
 
@@ -107,7 +107,7 @@ impl DistributedLock for ZkBackend {
             for waiter in waiting.iter().copied().filter(must_attempt) {
                 waiter.claim().wake();
             }
-            return Err(error.into());
+            return Err(error.into_error());
         }
         let again = WaiterCheck::Again(session.heartbeat_interval());
         let check = |waiter| if must_attempt(waiter) { WaiterCheck::Attempt } else { again };

@@ -79,9 +79,11 @@ impl From<MultiWriteError> for RequestError {
     }
 }
 
-impl From<RequestError> for Error {
-    fn from(error: RequestError) -> Error {
-        match error {
+impl RequestError {
+    /// No `From`: programs would have to name the error type of every `?` as soon as there is a second
+    /// one for `Error`, wherever it is.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
             RequestError::Zk(error) => {
                 let Meaning { kind, retryable, advice, .. } = meaning_of(&error);
                 let message = match advice {
@@ -194,7 +196,7 @@ mod tests {
                 Certainty::Unknown,
                 "{unknown}"
             );
-            assert!(Error::from(RequestError::from(unknown)).is_retryable());
+            assert!(RequestError::from(unknown).into_error().is_retryable());
         }
         assert_eq!(RequestError::TimedOut(Duration::from_secs(1)).certainty(), Certainty::Unknown);
         for over in [ZkError::SessionExpired, ZkError::ClientClosed] {
@@ -212,7 +214,7 @@ mod tests {
             (ZkError::NoChildrenForEphemerals, ErrorKind::Foreign),
             (ZkError::UnexpectedErrorCode(-120), ErrorKind::Refused),
         ] {
-            let error = Error::from(RequestError::from(refused));
+            let error = RequestError::from(refused).into_error();
             assert!(!error.is_retryable() && error.kind() == kind, "{error}");
         }
     }

@@ -435,3 +435,14 @@ async fn a_parameter_of_the_url_replaces_the_setting_of_the_program() -> Result<
     assert_eq!(alone, (format!("{process} by hand"), 3));
     Ok(())
 }
+
+/// The type of an error is found by itself: a second type that turns into an `Error` by `?`, in any crate
+/// and private or not, would make this ambiguous in every program.
+#[test]
+fn a_question_mark_needs_no_type() {
+    fn three() -> Result<u32> {
+        let three = Ok(3)?;
+        Ok(three)
+    }
+    assert_eq!(three().expect("it is"), 3);
+}

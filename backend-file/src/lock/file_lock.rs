@@ -135,7 +135,7 @@ impl FileLock {
             if line.is_idle() {
                 match work(&self.queue, Thread::Runtime) {
                     Err(StepError::NeedsDisk | StepError::Contended) => {}
-                    done => return done.map_err(Error::from),
+                    done => return done.map_err(StepError::into_error),
                 }
             }
             let (answer, answered) = oneshot::channel();

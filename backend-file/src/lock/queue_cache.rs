@@ -40,9 +40,11 @@ impl From<Error> for StepError {
     }
 }
 
-impl From<StepError> for Error {
-    fn from(stop: StepError) -> Error {
-        match stop {
+impl StepError {
+    /// No `From`: programs would have to name the error type of every `?` as soon as there is a second
+    /// one for `Error`, wherever it is.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
             // An I/O thread waits for both.
             StepError::NeedsDisk | StepError::Contended => no_answer(),
             StepError::Failed(error) => error,

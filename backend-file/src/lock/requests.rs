@@ -28,7 +28,7 @@ where
             done => done,
         };
         // If the caller has given up, the release that follows undoes what this request did.
-        let _ = self.answer.send(done.map_err(StepError::into));
+        let _ = self.answer.send(done.map_err(StepError::into_error));
         Ok(())
     }
 }

@@ -111,11 +111,12 @@ impl ZkAcquisition {
         let slot = self.pool.reserve(claim, longest, may_wait).await?;
         let session = &slot.session;
         if !may_wait {
-            let mut listing = node::list(session, lock).await?;
+            let mut listing = node::list(session, lock).await.map_err(RequestError::into_error)?;
             // A server may not know yet what another one has confirmed: a lock that was released
             // before this attempt began must not be reported as busy.
             if !listing.is_free(claim.mode()) && self.pool.may_lag() {
-                listing = node::list_in_sync(session, lock).await?;
+                listing =
+                    node::list_in_sync(session, lock).await.map_err(RequestError::into_error)?;
             }
             if !listing.is_free(claim.mode())
                 && !self.joins(session, lock, &listing.standing_at_end(claim.mode())).await?
@@ -131,7 +132,7 @@ impl ZkAcquisition {
             Ok((node, listing)) => {
                 let node = Arc::new(node);
                 self.set_node_state(NodeState::Created(node.clone()));
-                let listing = listing?;
+                let listing = listing.map_err(RequestError::into_error)?;
                 self.act_on_standing(&node, &listing).await
             }
             Err(error) => {
@@ -140,10 +141,13 @@ impl ZkAcquisition {
                     self.clear();
                 }
                 if !error.is_no_node() {
-                    return Err(error.into());
+                    return Err(error.into_error());
                 }
-                let client = session.client()?;
-                session.read(access.create_lock(&client, lock)).await?;
+                let client = session.client().map_err(RequestError::into_error)?;
+                session
+                    .read(access.create_lock(&client, lock))
+                    .await
+                    .map_err(RequestError::into_error)?;
                 Ok(None)
             }
         }
@@ -155,7 +159,9 @@ impl ZkAcquisition {
     async fn joins(&self, session: &Session, lock: &str, standing: &Standing<'_>) -> Result<bool> {
         match (self.claim.mode(), standing) {
             (Mode::Shared, Standing::Blocked { by, .. }) => match by.as_slice() {
-                [nearest] => Ok(node::is_shared(session, &below(lock, nearest)).await?),
+                [nearest] => Ok(node::is_shared(session, &below(lock, nearest))
+                    .await
+                    .map_err(RequestError::into_error)?),
                 _ => Ok(false),
             },
             _ => Ok(false),
@@ -165,7 +171,8 @@ impl ZkAcquisition {
     /// Finds out whether a node in doubt was created.
     async fn resolve(&self, slot: &Slot, lock: &str) -> Result<Option<Arc<Node>>> {
         let owner = self.claim.owner().reveal();
-        let found = node::find(slot, lock, owner).await?.map(Arc::new);
+        let found =
+            node::find(slot, lock, owner).await.map_err(RequestError::into_error)?.map(Arc::new);
         match &found {
             Some(node) => self.set_node_state(NodeState::Created(node.clone())),
             None => self.clear(),
@@ -180,14 +187,15 @@ impl ZkAcquisition {
             None => (false, false),
         };
         if is_passed_over {
-            node.delete().await?;
+            node.delete().await.map_err(RequestError::into_error)?;
             self.clear();
             return Ok(None);
         }
         if is_cleared {
             return self.grant(node).await;
         }
-        let listing = node::list(node.session(), node.lock()).await?;
+        let listing =
+            node::list(node.session(), node.lock()).await.map_err(RequestError::into_error)?;
         self.act_on_standing(node, &listing).await
     }
 
@@ -214,14 +222,19 @@ impl ZkAcquisition {
                     return Ok(Some(waiting(node.session())));
                 }
                 let by = by.into_iter().map(str::to_owned).collect();
-                Ok(match PredecessorWatch::start(&self.claim, node, by, is_sole).await? {
-                    Start::Watching(watch) => {
-                        self.set_watch(watch);
-                        Some(waiting(node.session()))
-                    }
-                    Start::Deleted => None,
-                    Start::Shared => self.grant(node).await?,
-                })
+                Ok(
+                    match PredecessorWatch::start(&self.claim, node, by, is_sole)
+                        .await
+                        .map_err(RequestError::into_error)?
+                    {
+                        Start::Watching(watch) => {
+                            self.set_watch(watch);
+                            Some(waiting(node.session()))
+                        }
+                        Start::Deleted => None,
+                        Start::Shared => self.grant(node).await?,
+                    },
+                )
             }
         }
     }
@@ -230,9 +243,12 @@ impl ZkAcquisition {
     /// soon as no claim is in the queue.
     async fn restart_numbering(&self, node: &Arc<Node>) -> Step {
         tracing::warn!(claim = ?self.claim, "the lock has no sequence numbers left");
-        node.delete().await?;
+        node.delete().await.map_err(RequestError::into_error)?;
         self.clear();
-        if batch::delete_if_empty(node.session(), node.lock()).await? {
+        if batch::delete_if_empty(node.session(), node.lock())
+            .await
+            .map_err(RequestError::into_error)?
+        {
             return Ok(None);
         }
         Ok(match self.claim.if_busy() {
@@ -247,7 +263,7 @@ impl ZkAcquisition {
         if self.claim.mode() == Mode::Exclusive {
             node.set_first();
         }
-        node.session().ensure_fresh().await?;
+        node.session().ensure_fresh().await.map_err(RequestError::into_error)?;
         let taken = self.state.lock().watch.as_mut().map(PredecessorWatch::take_turn);
         match taken {
             Some(true) => {}
@@ -255,9 +271,16 @@ impl ZkAcquisition {
             None => node.watch_later(&self.claim),
         }
         // `None` in a session that was given up meanwhile, whatever it has committed last.
-        let valid_until = node.session().deadline().ok_or(RequestError::SessionOver)?;
+        let valid_until = node
+            .session()
+            .deadline()
+            .ok_or(RequestError::SessionOver)
+            .map_err(RequestError::into_error)?;
         node.slot.reservation.stop_waiting();
-        Ok(Some(AttemptOutcome::Granted { token: node.token()?, valid_until }))
+        Ok(Some(AttemptOutcome::Granted {
+            token: node.token().map_err(RequestError::into_error)?,
+            valid_until,
+        }))
     }
 
     /// Gives up a place in the queue whose turn may have come while no attempt is made. The claim
@@ -358,7 +381,7 @@ impl Acquisition for ZkAcquisition {
             NodeState::Created(node) => node,
         };
         match node.delete().await {
-            Err(error) if error.certainty() != Certainty::SessionOver => Err(error.into()),
+            Err(error) if error.certainty() != Certainty::SessionOver => Err(error.into_error()),
             // The session's nodes are gone with it.
             deleted => {
                 // The watches are dropped only now: the deletion has removed that on the own node.
@@ -376,7 +399,7 @@ impl Acquisition for ZkAcquisition {
             Err(error) if error.certainty() == Certainty::SessionOver => {
                 return Ok(RenewOutcome::Lost);
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error.into_error()),
         }
         Ok(match node.session().deadline() {
             Some(valid_until) => RenewOutcome::Renewed { valid_until },

@@ -53,10 +53,15 @@ impl Access {
             sent = clock.now();
             client = self.connect(negotiated).await?;
         }
-        if client.check_stat(CLICKHOUSE_KEEPER).await.map_err(RequestError::from)?.is_some() {
+        if client
+            .check_stat(CLICKHOUSE_KEEPER)
+            .await
+            .map_err(|error| RequestError::from(error).into_error())?
+            .is_some()
+        {
             return Err(is_clickhouse_keeper());
         }
-        self.create_root(&client).await.map_err(RequestError::from)?;
+        self.create_root(&client).await.map_err(|error| RequestError::from(error).into_error())?;
         Ok((client, sent))
     }
 
@@ -127,7 +132,7 @@ impl Access {
             true => Err(ZkError::Unimplemented),
             false => connector.connect(&self.cluster).await,
         };
-        Ok(connected.map_err(RequestError::from)?)
+        connected.map_err(|error| RequestError::from(error).into_error())
     }
 
     /// Creates the root and the nodes above it. They stay: only the nodes of locks are removed.

@@ -16,14 +16,17 @@ pub(crate) async fn held_node(client: &Client, lock: &str, guard: &Guard) -> Res
         return Err(lost());
     }
     // The client's server may be behind the one that created the node.
-    client.sync(lock).await.map_err(RequestError::from)?;
+    client.sync(lock).await.map_err(|error| RequestError::from(error).into_error())?;
     let children = match client.list_children(lock).await {
         Err(ZkError::NoNode) => return Err(lost()),
-        children => children.map_err(RequestError::from)?,
+        children => children.map_err(|error| RequestError::from(error).into_error())?,
     };
     for name in children.iter().filter(|name| names::read(name).is_some()) {
         let path = below(lock, name);
-        let stat = client.check_stat(&path).await.map_err(RequestError::from)?;
+        let stat = client
+            .check_stat(&path)
+            .await
+            .map_err(|error| RequestError::from(error).into_error())?;
         if stat.is_some_and(|stat| stat.czxid == czxid) {
             return Ok(path);
         }

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 
 use crate::connection::access::Access;
-use crate::error::ZkResult;
+use crate::error::{RequestError, ZkResult};
 use crate::queue::path::{self, below};
 use crate::sessions::batch;
 use crate::sessions::pool::Pool;
@@ -22,8 +22,8 @@ pub(crate) async fn clear(pool: &Arc<Pool>, scratch: &Scratch) -> Result<()> {
     let root = &*pool.access.root;
     // The encoding of a name begins with that of its prefix.
     let beginning = path::of_lock(root, scratch.prefix())?;
-    while clear_once(&session, root, &beginning).await? > 0 {}
-    remove_root(&pool.access, &session).await?;
+    while clear_once(&session, root, &beginning).await.map_err(RequestError::into_error)? > 0 {}
+    remove_root(&pool.access, &session).await.map_err(RequestError::into_error)?;
     Ok(())
 }
 

@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_number_without_tokens_is_refused_and_not_cut() {
         for czxid in [i64::try_from(END).unwrap(), i64::MAX, -1] {
-            let error = fencelock_core::Error::from(first_of(czxid).unwrap_err());
+            let error = first_of(czxid).unwrap_err().into_error();
             assert_eq!(error.kind(), ErrorKind::Refused);
             assert!(!error.is_retryable() && error.message().contains("token_epoch"), "{error}");
         }
