@@ -131,7 +131,8 @@ impl All {
             let explained = |error| Err(client.explain(error, Operation::Acquire, &request.name));
             if lock.wait.is_some() || lock.since.is_some() {
                 return explained(invalid(
-                    "one of several locks has no wait limit of its own; set All::wait_at_most",
+                    "wait_at_most was set on this lock; the limit is for all locks together: remove it \
+                     here, and write all([…]).wait_at_most(limit)",
                 ));
             }
             let known = members.iter_mut().enumerate().find(|(_, it)| it.is_for(client, request));
@@ -151,8 +152,8 @@ impl All {
         let spans_stores = members.iter().any(|it| !Arc::ptr_eq(it.client, members[0].client));
         if spans_stores && limit == Duration::MAX {
             let error = invalid(
-                "locks of several stores need All::wait_at_most: programs that name the stores \
-                 differently may wait for each other",
+                "locks of several stores need a limit, all([…]).wait_at_most(limit): a program that spells \
+                 their URLs differently acquires them in another order, and each may wait for the other",
             );
             return Err(error.during(Operation::Acquire));
         }
@@ -191,8 +192,8 @@ impl<'a> Member<'a> {
         match (self.request.mode, request.mode) {
             (Mode::Permits(_), _) | (_, Mode::Permits(_)) => {
                 return Err(invalid(
-                    "permits of one semaphore were given twice; take them together, by \
-                     Lock::permits",
+                    "permits were given twice, or beside a lock of the same name, which is the same lock; \
+                     give it once, with permits(n) for several",
                 ));
             }
             (Mode::Shared, Mode::Exclusive) => {
@@ -233,6 +234,7 @@ async fn acquire_in_order(
         match acquired {
             Ok(guard) => held.0.push(guard),
             Err(error) => {
+                let error = member.lock.tell_own_hold(error);
                 let (held, all) = (held.0.len(), members.len());
                 return Err(error.adding(&format!("; {held} of {all} locks were held until then")));
             }

@@ -144,7 +144,7 @@ use fencelock_core::url::Scheme;
 /// | `as = guard` | the [`Guard`] by this name in the body, for its fencing token |
 /// | `wait = "3s"` | [`Lock::wait_at_most`] |
 /// | `ttl = "10s"`, `at_most = "1m"` | [`Lock::ttl`], [`Lock::hold_at_most`] |
-/// | `owner = OWNER` | [`Lock::owned_by`] |
+/// | `owner = OWNER` | [`Lock::owned_by`]: an [`Owner`] by value, such as an argument of the function; a new one in each call would wait for the others |
 /// | `try` | if the lock is not free, the function returns `Ok(None)` at once, or after `wait` |
 ///
 /// The function returns a `Result` whose error can be made from [`Error`]; with `try`, a

@@ -22,6 +22,8 @@ async fn an_unknown_scheme_names_the_ones_there_are() {
 async fn a_parameter_is_known_or_an_error() {
     let error = refused("mem://?unreachable-after=3s&password=hunter2").await.to_string();
     assert!(error.contains("did you mean unreachable_after?"), "{error}");
+    let error = refused("mem://?local_handoffs=many").await.to_string();
+    assert!(error.contains("local_handoffs: expected a whole number from 1 to 1024"), "{error}");
     for url in [
         "mem://?ttl=30",
         "mem://?ttl=0s",

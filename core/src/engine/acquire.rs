@@ -300,7 +300,7 @@ impl AcquireLoop<'_> {
     }
 
     fn busy(&self) -> Error {
-        Error::new(ErrorKind::Busy, "held by another client, or others wait for it")
+        Error::new(ErrorKind::Busy, "it is held, or others wait for it")
     }
 
     fn silent(&self) -> Error {

@@ -44,12 +44,14 @@ const FIRST_TURN: Duration = Duration::from_secs(2);
 /// Why they cannot.
 pub(crate) fn require(request: &AcquireRequest) -> Result<()> {
     let why = match request {
-        AcquireRequest { kind: LockKind::ReadWrite, .. } => "readers and writers",
-        AcquireRequest { kind: LockKind::Semaphore, .. } => "permits",
-        AcquireRequest { renewed: false, .. } => "a fixed lease, which ends for all at once",
+        AcquireRequest { kind: LockKind::ReadWrite, .. } => "readers and writers cannot have them",
+        AcquireRequest { kind: LockKind::Semaphore, .. } => "permits cannot have them",
+        AcquireRequest { renewed: false, .. } => "a fixed lease would end for all turns at once",
         _ => return Ok(()),
     };
-    Err(invalid(format!("{why} cannot have local_handoffs; expected a lock() that is renewed")))
+    Err(invalid(format!(
+        "local_handoffs was set, but {why}; remove it, or use lock(name) with ttl(…)"
+    )))
 }
 
 /// The groups of one client.

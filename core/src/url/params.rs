@@ -128,7 +128,10 @@ impl<'a> Params<'a> {
         if let Some(by_lock) = self.flag("metrics_by_lock")? {
             settings = settings.metrics_by_lock(by_lock);
         }
-        if let Some(most) = self.number("local_handoffs")? {
+        if let Some(text) = self.text("local_handoffs") {
+            let most = text.parse().map_err(|_| {
+                wrong_value("local_handoffs", text, "a whole number from 1 to 1024")
+            })?;
             settings = settings
                 .local_handoffs(most)
                 .map_err(|error| of_parameter("local_handoffs", &error))?;

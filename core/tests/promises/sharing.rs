@@ -116,6 +116,20 @@ async fn the_error_of_several_locks_names_the_store_of_the_lost_one() {
     assert!(error.to_string().contains("scripted://"), "{error}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_error_of_several_locks_says_that_one_is_held_here() {
+    let locks = memory();
+    let _account = locks.lock("b").acquire().await.unwrap();
+    let both = all([locks.lock("a"), locks.lock("b")]).wait_at_most(ms(50));
+    let error = both.acquire().await.unwrap_err().to_string();
+    assert!(error.contains("this client holds it itself"), "{error}");
+    // A reader that wants to write is not helped by an owner.
+    let lock = locks.rw_lock("c");
+    let _reader = lock.read().acquire().await.unwrap();
+    let error = lock.write().wait_at_most(ms(50)).acquire().await.unwrap_err().to_string();
+    assert!(error.contains("release the read guard first"), "{error}");
+}
+
 /// Panics once, when a span of that name begins.
 #[derive(Clone, Default)]
 struct Panics(Arc<AtomicBool>);
