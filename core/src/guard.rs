@@ -388,16 +388,28 @@ impl Guard {
         let (name, client) = (self.name().clone(), self.client().clone());
         let store = client.store.profile().store;
         let span = telemetry::release_span(self.hold().claim(), store, self.fencing_token());
-        let released = self.release_part().instrument(span).await;
+        // Pinned, since `instrument` would move all of it.
+        let releasing = pin!(self.release_part());
+        let released = releasing.instrument(span).await;
         released.map_err(|error| client.explain(error, Operation::Release, &name))
     }
 
-    pub(crate) async fn release_part(self) -> Result<()> {
-        match self.part {
-            Part::Whole(owned) => owned.release().await,
-            Part::Share(share) => share.release().await,
-            Part::Turn(turn) => turn.release().await,
-        }
+    async fn release_part(self) -> Result<()> {
+        let mut part = self.part;
+        let owned = loop {
+            match part {
+                Part::Whole(owned) => break owned,
+                Part::Turn(turn) => match turn.finish()? {
+                    Some(owned) => break owned,
+                    None => return Ok(()),
+                },
+                Part::Share(share) => match share.finish()? {
+                    Some(last) => part = last.part,
+                    None => return Ok(()),
+                },
+            }
+        };
+        owned.release().await
     }
 
     /// Runs `work` while the lock is held, and releases it; see [`Lock::with`](crate::Lock::with).

@@ -18,7 +18,7 @@ async fn every_refusal(master: &TestRedis, url: &str, straight: &str) {
     busy(master, one, other).await;
     full(master, one, other).await;
     without_replicas(master, one, other).await;
-    loading(master, url).await;
+    Box::pin(loading(master, url)).await;
     cannot_save(master, url).await;
     no_room(master, straight).await;
     drained(master).await;

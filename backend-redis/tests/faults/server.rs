@@ -88,7 +88,7 @@ async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwar
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_server_loads_its_data_claims_wait_and_holds_stay() {
     let server = TestRedis::start().await.unwrap();
-    loading(&server, &format!("redis://{}?ttl=20s", server.addr())).await;
+    Box::pin(loading(&server, &format!("redis://{}?ttl=20s", server.addr()))).await;
     drained(&server).await;
 }
 

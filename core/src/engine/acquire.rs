@@ -54,8 +54,12 @@ pub(crate) async fn acquire(
         acquire: telemetry::acquire_span(&request.name, profile.store, request.mode),
     };
     let span = spans.acquire.clone();
-    let acquiring = acquire_loop(client, request, wait_limit, observed, &spans).instrument(span);
-    acquiring.await.map_err(|error| client.explain(error, Operation::Acquire, &request.name))
+    // Pinned, since `instrument` would move all of it.
+    let acquiring = pin!(acquire_loop(client, request, wait_limit, observed, &spans));
+    acquiring
+        .instrument(span)
+        .await
+        .map_err(|error| client.explain(error, Operation::Acquire, &request.name))
 }
 
 struct Spans {

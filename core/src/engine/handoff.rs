@@ -591,13 +591,15 @@ impl Drop for Offer {
 }
 
 impl Turn {
-    /// Ends the turn. The last one of its tenure releases the lock and waits until the store has
-    /// confirmed it; the others send nothing.
-    pub(crate) async fn release(mut self) -> Result<()> {
+    /// Ends the turn. The last one of its tenure gives back the hold, to be released.
+    ///
+    /// # Errors
+    /// It was lost.
+    pub(crate) fn finish(mut self) -> Result<Option<OwnedHold>> {
         let is_held = self.hold.is_held(self.client.now());
         match self.end() {
-            Some(owned) => owned.release().await,
-            None if is_held => Ok(()),
+            Some(owned) => Ok(Some(owned)),
+            None if is_held => Ok(None),
             None => Err(not_held(&self.hold)),
         }
     }

@@ -104,18 +104,19 @@ impl Share {
         }
     }
 
-    /// Ends the share. The last one of its hold releases the lock and waits until the store has
-    /// confirmed it; the others send nothing.
-    pub(crate) async fn release(&self) -> Result<()> {
+    /// Ends the share. The last one of its hold gives back the guard, to be released.
+    ///
+    /// # Errors
+    /// It was lost.
+    pub(crate) fn finish(&self) -> Result<Option<Guard>> {
         let now = self.client.now();
         let shared = self.part.lock().take();
         if now >= self.limit {
             return Err(Error::new(ErrorKind::NotHeld, LostReason::HoldLimit.to_string()));
         }
         match shared.and_then(Arc::into_inner) {
-            // Boxed: this guard may be a share too.
-            Some(last) => Box::pin(last.guard.release_part()).await,
-            None if self.hold.is_held(now) => Ok(()),
+            Some(last) => Ok(Some(last.guard)),
+            None if self.hold.is_held(now) => Ok(None),
             None => Err(not_held(&self.hold)),
         }
     }
