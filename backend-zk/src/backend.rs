@@ -12,6 +12,7 @@ use fencelock_core::{
 use futures_util::future::join_all;
 
 use crate::claim::acquisition::{ZkAcquisition, find_missed};
+use crate::error::RequestError;
 use crate::nodes::scratch;
 use crate::nodes::snapshot;
 use crate::sessions::pool::Pool;
@@ -117,13 +118,14 @@ impl DistributedLock for ZkBackend {
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
-        Ok(snapshot::of_nodes(snapshot::read(&session, &lock).await?))
+        let nodes = snapshot::read(&session, &lock).await;
+        nodes.map(snapshot::of_nodes).map_err(RequestError::into_error)
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;
-        snapshot::evict(&session, &lock, who).await
+        snapshot::evict(&session, &lock, who).await.map_err(RequestError::into_error)
     }
 
     async fn clear(&self, scratch: &Scratch) -> Result<()> {

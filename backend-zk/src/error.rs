@@ -79,6 +79,11 @@ impl From<MultiWriteError> for RequestError {
     }
 }
 
+/// The error of a bare request of the transport.
+pub(crate) fn explained(error: ZkError) -> Error {
+    RequestError::from(error).into_error()
+}
+
 impl RequestError {
     /// No `From`: programs would have to name the error type of every `?` as soon as there is a second
     /// one for `Error`, wherever it is.

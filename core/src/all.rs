@@ -30,7 +30,7 @@ use crate::types::name::LockName;
 /// once, as a writer if either is one; permits cannot be given twice.
 ///
 /// This excludes a deadlock only among locks that are acquired in one call: code that already holds a lock
-/// while it acquires others, also under one [`Owner`](crate::Owner), may close a circle, so bound its wait.
+/// while it acquires others, also under one [`Owner`](crate::Owner), may deadlock with another, so set a wait limit.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
 
 use crate::connection::probe::{Found, probe};
-use crate::error::RequestError;
+use crate::error::explained;
 
 /// How many servers are probed when none grants a session.
 const MAX_PROBED: usize = 8;
@@ -53,15 +53,10 @@ impl Access {
             sent = clock.now();
             client = self.connect(negotiated).await?;
         }
-        if client
-            .check_stat(CLICKHOUSE_KEEPER)
-            .await
-            .map_err(|error| RequestError::from(error).into_error())?
-            .is_some()
-        {
+        if client.check_stat(CLICKHOUSE_KEEPER).await.map_err(explained)?.is_some() {
             return Err(is_clickhouse_keeper());
         }
-        self.create_root(&client).await.map_err(|error| RequestError::from(error).into_error())?;
+        self.create_root(&client).await.map_err(explained)?;
         Ok((client, sent))
     }
 
@@ -132,7 +127,7 @@ impl Access {
             true => Err(ZkError::Unimplemented),
             false => connector.connect(&self.cluster).await,
         };
-        connected.map_err(|error| RequestError::from(error).into_error())
+        connected.map_err(explained)
     }
 
     /// Creates the root and the nodes above it. They stay: only the nodes of locks are removed.

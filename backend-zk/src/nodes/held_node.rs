@@ -3,7 +3,7 @@
 use fencelock_core::{Error, ErrorKind, Guard, Result};
 use zookeeper_client::{Client, Error as ZkError};
 
-use crate::error::RequestError;
+use crate::error::explained;
 use crate::nodes::token;
 use crate::queue::names;
 use crate::queue::path::below;
@@ -16,17 +16,14 @@ pub(crate) async fn held_node(client: &Client, lock: &str, guard: &Guard) -> Res
         return Err(lost());
     }
     // The client's server may be behind the one that created the node.
-    client.sync(lock).await.map_err(|error| RequestError::from(error).into_error())?;
+    client.sync(lock).await.map_err(explained)?;
     let children = match client.list_children(lock).await {
         Err(ZkError::NoNode) => return Err(lost()),
-        children => children.map_err(|error| RequestError::from(error).into_error())?,
+        children => children.map_err(explained)?,
     };
     for name in children.iter().filter(|name| names::read(name).is_some()) {
         let path = below(lock, name);
-        let stat = client
-            .check_stat(&path)
-            .await
-            .map_err(|error| RequestError::from(error).into_error())?;
+        let stat = client.check_stat(&path).await.map_err(explained)?;
         if stat.is_some_and(|stat| stat.czxid == czxid) {
             return Ok(path);
         }

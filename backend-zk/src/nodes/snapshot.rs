@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fencelock_core::{Label, Mode, Participant, ParticipantId, ReleaseOutcome, Result, Snapshot};
+use fencelock_core::{Label, Mode, Participant, ParticipantId, ReleaseOutcome, Snapshot};
 use futures_util::future::join_all;
 
-use crate::error::{RequestError, ZkResult};
+use crate::error::ZkResult;
 use crate::nodes::{node, token};
 use crate::queue::path::below;
 use crate::sessions::batch;
@@ -52,11 +52,11 @@ impl QueuedNode {
 }
 
 /// Reads the queue of `lock`.
-pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> Result<Vec<QueuedNode>> {
-    let client = session.client().map_err(RequestError::into_error)?;
+pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> ZkResult<Vec<QueuedNode>> {
+    let client = session.client()?;
     // A lock that was released just before, at another server, must not be shown as held.
-    session.read(client.sync(lock)).await.map_err(RequestError::into_error)?;
-    let listing = node::list(session, lock).await.map_err(RequestError::into_error)?;
+    session.read(client.sync(lock)).await?;
+    let listing = node::list(session, lock).await?;
     let queue: Vec<_> = listing.in_order().take(MAX_SHOWN).collect();
     let reads = queue.into_iter().map(async |(name, mode, is_granted)| {
         let path = below(lock, name);
@@ -69,14 +69,12 @@ pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> Result<Vec<Queue
     let nodes: ZkResult<Vec<_>> = join_all(reads).await.into_iter().collect();
     // Behind a writer that has become a reader, the readers that come next hold the lock too.
     let mut joins = true;
-    let nodes = nodes.map_err(RequestError::into_error)?.into_iter().flatten().map(
-        |(path, mode, is_granted, data, stat)| {
-            let (label, is_shared) = node::read_data(&data);
-            let mode = if is_shared { Mode::Shared } else { mode };
-            joins &= mode == Mode::Shared;
-            QueuedNode::new(path, mode, is_granted || joins, label, stat.czxid, stat.ctime)
-        },
-    );
+    let nodes = nodes?.into_iter().flatten().map(|(path, mode, is_granted, data, stat)| {
+        let (label, is_shared) = node::read_data(&data);
+        let mode = if is_shared { Mode::Shared } else { mode };
+        joins &= mode == Mode::Shared;
+        QueuedNode::new(path, mode, is_granted || joins, label, stat.czxid, stat.ctime)
+    });
     Ok(nodes.collect())
 }
 
@@ -85,10 +83,10 @@ pub(crate) async fn evict(
     session: &Arc<Session>,
     lock: &str,
     who: &ParticipantId,
-) -> Result<ReleaseOutcome> {
+) -> ZkResult<ReleaseOutcome> {
     let nodes = read(session, lock).await?;
     match nodes.iter().find(|node| node.participant.id == *who) {
-        Some(node) => batch::delete(session, &node.path).await.map_err(RequestError::into_error),
+        Some(node) => batch::delete(session, &node.path).await,
         None => Ok(ReleaseOutcome::Absent),
     }
 }

@@ -396,7 +396,7 @@ impl Group {
         ended
     }
 
-    /// Ends a tenure whose next turn nobody has begun in time, or whose hold is lost.
+    /// Ends a tenure whose next turn was not begun in time, or whose hold is lost.
     fn end(self: &Arc<Group>, client: &Arc<ClientInner>, tenure: u64, is_lost: bool) {
         let now = client.now();
         let ended = {
@@ -487,7 +487,7 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
 }
 
 /// Ends the wait of all if their contention ends without an answer, by a panic of the backend or the end
-/// of the runtime that connected: nobody else would ask for them.
+/// of the runtime that connected: no other task would ask for them.
 struct Unanswered<'a> {
     group: &'a Arc<Group>,
     client: &'a ClientInner,
@@ -516,7 +516,7 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// Revokes an offer that nobody takes in time, so that a frozen waiter does not keep the lock; at a loss of
+/// Revokes an offer that is not accepted in time, so that a frozen waiter does not keep the lock; at a loss of
 /// the hold, has the store asked again for those who wait.
 async fn watch(
     group: Arc<Group>,

@@ -9,7 +9,7 @@ use stateright::{Model, Property};
 use crate::{breaks, holds};
 
 const ALONE: &str = "a writer has no company";
-const GRANTED: &str = "everybody is granted the lock";
+const GRANTED: &str = "every waiter is granted the lock";
 const JOINED: &str = "a reader joins the downgraded holder";
 
 /// How the writer becomes a reader.

@@ -245,6 +245,7 @@ async fn serve(socket: &Path, all: &Arc<All>) -> io::Result<()> {
 }
 
 /// All registers and accounts.
+#[derive(Default)]
 struct All(Mutex<Resources>);
 
 struct Resources {
@@ -264,13 +265,10 @@ impl Default for Both {
     }
 }
 
-impl Default for All {
-    fn default() -> All {
-        All(Mutex::new(Resources {
-            registers: HashMap::new(),
-            checked: Ledger::checking(),
-            unchecked: Ledger::trusting(),
-        }))
+impl Default for Resources {
+    fn default() -> Resources {
+        let (checked, unchecked) = (Ledger::checking(), Ledger::trusting());
+        Resources { registers: HashMap::new(), checked, unchecked }
     }
 }
 
