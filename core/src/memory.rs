@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -140,18 +141,21 @@ impl Store {
         change: impl FnOnce(&mut QueueStep<'_, Weak<Claim>>) -> T,
     ) -> T {
         let now = self.clock.now();
-        let key = lock.shared_key();
         let (result, woken) = {
             let mut state = self.state.lock();
             let State { queues, last } = &mut *state;
-            let queue = queues.entry(key.clone()).or_default();
-            let changed = queue.change(now, last, |queue| {
+            // Looked up once: hashing the name is a good part of what a change costs.
+            let mut entry = match queues.entry(lock.shared_key().clone()) {
+                Entry::Occupied(entry) => entry,
+                Entry::Vacant(entry) => entry.insert_entry(Queue::default()),
+            };
+            let changed = entry.get_mut().change(now, last, |queue| {
                 // A claim can end without its release, on a runtime that was shut down.
                 queue.entries.retain(|it| it.is_granted() || it.waker.strong_count() > 0);
                 change(queue)
             });
-            if queue.entries.is_empty() {
-                queues.remove(key);
+            if entry.get().entries.is_empty() {
+                entry.remove();
             }
             changed
         };

@@ -61,9 +61,11 @@ impl Schedule {
     }
 
     pub(super) fn insert(&mut self, id: u64, due: Moment, task: Task) {
-        self.remove(id);
+        let entry = Entry { due, in_flight: InFlight::No, task };
+        if let Some(before) = self.entries.insert(id, entry) {
+            self.by_due.remove(&(before.due, id));
+        }
         self.by_due.insert((due, id));
-        self.entries.insert(id, Entry { due, in_flight: InFlight::No, task });
     }
 
     pub(super) fn remove(&mut self, id: u64) {
