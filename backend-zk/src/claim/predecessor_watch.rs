@@ -187,8 +187,8 @@ async fn watch_each(
 
 /// Watches the list of the lock's nodes, by one watch whose path is shorter than that of any of
 /// them: for a claim that waits for more nodes than the session has room to watch. `None` when one
-/// of `names` is deleted already. A writer that becomes a reader later is noticed at the next change
-/// of the list.
+/// of `names` is deleted already. Only deletions matter here: a writer that can become a reader has a
+/// node whose path is as long as a reader's own, for which every reader that waits has reserved room.
 async fn watch_all(session: &Session, lock: &str, names: &[String]) -> ZkResult<Option<Watches>> {
     let client = session.client()?;
     match session.read(client.list_and_watch_children(lock)).await {
