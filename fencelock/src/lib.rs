@@ -138,18 +138,37 @@ use fencelock_core::url::Scheme;
 ///
 /// | argument | |
 /// |---|---|
-/// | `by = LOCKS` | required: an expression of the type [`Locks`] or `&Locks`, such as `self.locks` |
-/// | `name = "stock/{item}"` | required: a format string over the function's arguments, or any expression |
+/// | `by = LOCKS` | required: an expression of the type [`Locks`], a reference to it or a smart pointer, such as `self.locks` |
+/// | `name = "stock/{item}"` | required: a format string over the function's arguments, or an expression of a string, such as `format!("stock/{}", self.item)` |
 /// | `read`, `write` | a reader or the writer of [`Locks::rw_lock`]; by default [`Locks::lock`] |
-/// | `as = guard` | the [`Guard`] by this name in the body, for its fencing token |
-/// | `wait = "3s"` | [`Lock::wait_at_most`] |
-/// | `ttl = "10s"`, `at_most = "1m"` | [`Lock::ttl`], [`Lock::hold_at_most`] |
-/// | `owner = OWNER` | [`Lock::owned_by`]: an [`Owner`] by value, such as an argument of the function; a new one in each call would wait for the others |
 /// | `try` | if the lock is not free, the function returns `Ok(None)` at once, or after `wait` |
+/// | `as = guard` | the `&`[`Guard`] by this name in the body, for its fencing token |
+/// | `wait = "3s"` | [`Lock::wait_at_most`]; without it the function waits for as long as it takes |
+/// | `ttl = "10s"` | [`Lock::ttl`], `"100ms"` to `"24h"`; by default that of the store |
+/// | `at_most = "1m"` | [`Lock::hold_at_most`], `"1ms"` to `"365days"`: the body is dropped at this limit |
+/// | `local_handoffs = 16` | [`Lock::local_handoffs`], 1 to 1024: for a function that many tasks of this process call. Not with `read` or `write` |
+/// | `owner = OWNER` | [`Lock::owned_by`]: an [`Owner`] or a reference to it, such as an argument of the function; a new one in each call would wait for the others |
 ///
-/// The function returns a `Result` whose error can be made from [`Error`]; with `try`, a
-/// `Result<Option<T>, E>`. Its name is not part of the lock's: two functions with one `name` exclude
-/// each other, and one that calls the other waits for itself, unless both have one `owner`.
+/// Durations are in quotes, with their unit, as in the URL of a store: `"500ms"`, `"2s"`, `"1m30s"`. They and
+/// the other literals are checked by the compiler. Other options of [`Lock`] and semaphores have no
+/// argument: call [`Lock::with`] in the function.
+///
+/// The function returns a `Result<T, E>` with `E: From<`[`Error`]`>`; with `try`, a `Result<Option<T>, E>`. Its
+/// own name is not part of the lock's: two functions with one `name` exclude each other, and one that
+/// calls the other waits for itself, unless both have one `owner`. Expressions are evaluated before the
+/// lock is acquired, and may use the function's arguments.
+///
+/// # Errors
+/// Those of [`Lock::with`], converted by `From`, besides what the body returns:
+/// - those of [`Lock::acquire`]: the body has not begun. With `try`, a lock that is not free is `Ok(None)`.
+/// - [`ErrorKind::Lost`]: the lock was lost, or `at_most` ended, before the body did, which was dropped at
+///   an await.
+/// - [`ErrorKind::NotHeld`]: the body ended, but the store says that another client may have held the lock
+///   meanwhile; what the body returned is dropped.
+///
+/// # Cancel safety
+/// Dropped at any await, the function drops its body, and leaves neither a place in the queue nor a lock:
+/// the clean-up runs in the background.
 ///
 /// ```
 /// use fencelock::{Locks, locked};
@@ -175,6 +194,10 @@ use fencelock_core::url::Scheme;
 #[cfg(feature = "macros")]
 pub use fencelock_macros::locked;
 
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+#[path = "locked.rs"]
+pub mod __locked;
 pub mod docs;
 
 /// The stores this program was built with, those of the widest reach first.

@@ -56,6 +56,48 @@ async fn generic<T: Clone>(locks: Arc<Locks>, value: &T) -> Result<T, Box<dyn st
     Ok(value.clone())
 }
 
+#[locked(by = locks, name = "hot", local_handoffs = most, owner = &owner)]
+async fn hot(locks: &Locks, most: u32, owner: Owner) -> fencelock::Result<()> {
+    Ok(())
+}
+
+#[locked(by = locks, name = "counted", local_handoffs = 16, as = guard)]
+async fn counted(locks: Locks) -> fencelock::Result<u64> {
+    Ok(guard.fencing_token().get())
+}
+
+/// `by` is a value that ends with its expression.
+#[locked(by = shop.lock().expect("no panic").locks, name = "{{shop}}/{type}", try)]
+async fn opaque(
+    shop: &std::sync::Mutex<Shop>,
+    r#type: u32,
+) -> Result<Option<impl Iterator<Item = u32>>, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(Some(0..r#type))
+}
+
+type Fallible<T> = Result<T, Error>;
+
+mod state {
+    use std::sync::OnceLock;
+
+    pub(crate) static LOCKS: OnceLock<fencelock::Locks> = OnceLock::new();
+
+    #[fencelock::locked(by = self::LOCKS.get().expect("connected"), name = "alias", try)]
+    pub(crate) async fn alias() -> super::Fallible<Option<u32>> {
+        Ok(Some(3))
+    }
+}
+
+#[locked(by = locks, name = "ends", ttl = "100ms", at_most = "1ms", wait = "0s")]
+async fn least(locks: &Locks) -> fencelock::Result<()> {
+    Ok(())
+}
+
+#[locked(by = locks, name = "ends", ttl = "24h", at_most = "365days", local_handoffs = 1024)]
+async fn most(locks: &Locks) -> fencelock::Result<()> {
+    Ok(())
+}
+
 async fn is_free(locks: &Locks, name: &str) -> bool {
     let tried: Option<Guard> = locks.lock(name).try_acquire().await.expect("an answer");
     tried.is_some()
@@ -104,4 +146,38 @@ async fn it_runs_in_a_spawned_task() {
     for (index, task) in tasks.enumerate() {
         assert_eq!(task.await.unwrap().unwrap(), index % 2);
     }
+}
+
+/// Else the lock would refuse at run time what the macro accepts.
+#[tokio::test(start_paused = true)]
+async fn the_ends_of_all_ranges_are_accepted() {
+    let locks = fencelock::connect("mem://").await.unwrap();
+    least(&locks).await.unwrap();
+    most(&locks).await.unwrap();
+}
+
+#[tokio::test]
+async fn local_handoffs() {
+    let locks = fencelock::connect("mem://").await.unwrap();
+    hot(&locks, 16, Owner::new()).await.unwrap();
+    let error = hot(&locks, 0, Owner::new()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "the option is the lock's");
+    let tasks = (0..8).map(|_| counted(locks.clone()));
+    let tokens = tasks.collect::<tokio::task::JoinSet<_>>().join_all().await;
+    let tokens: std::collections::BTreeSet<_> = tokens.into_iter().map(Result::unwrap).collect();
+    assert_eq!(tokens.len(), 8, "each call has a token of its own");
+}
+
+#[tokio::test]
+async fn return_types_are_aliases_and_opaque() {
+    let locks = fencelock::connect("mem://").await.unwrap();
+    state::LOCKS.set(locks.clone()).expect("it is set once");
+    assert_eq!(state::alias().await.unwrap(), Some(3));
+    let shop = std::sync::Mutex::new(Shop { locks: locks.clone(), stock: vec![] });
+    let numbers =
+        tokio::spawn(async move { opaque(&shop, 3).await.unwrap().map(Iterator::sum::<u32>) });
+    assert_eq!(numbers.await.unwrap(), Some(3));
+    let held = locks.lock("alias").acquire().await.unwrap();
+    assert_eq!(state::alias().await.unwrap(), None, "it is held");
+    held.release().await.unwrap();
 }

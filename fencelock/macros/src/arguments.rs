@@ -1,15 +1,14 @@
 //! The arguments of the attribute: which lock, in which mode, within which bounds.
 
-use std::time::Duration;
-
 use proc_macro2::{Ident, Span, TokenStream};
-use quote::{ToTokens, quote};
+use quote::quote_spanned;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
-use syn::{Error, Expr, ExprLit, Lit, LitStr, Result, Token};
+use syn::{Error, Expr, Result, Token};
 
-const EXPECTED: &str = "by = LOCKS, name = \"…\", read, write, try, as = GUARD, wait = \"3s\", ttl = \"10s\", \
-                        at_most = \"1m\" or owner = OWNER";
+use crate::expand::at;
+use crate::known;
+use crate::values::{HOLD, Name, TTL, WAIT, duration, local_handoffs};
 
 /// What the attribute says.
 pub(crate) struct Arguments {
@@ -29,62 +28,55 @@ pub(crate) enum Mode {
     Write,
 }
 
-/// The name of the lock.
-pub(crate) enum Name {
-    /// A format string over the function's arguments.
-    Format(LitStr),
-    Expression(Box<Expr>),
-}
-
-impl ToTokens for Name {
-    fn to_tokens(&self, tokens: &mut TokenStream) {
-        tokens.extend(match self {
-            Name::Format(format) => quote!(::std::format!(#format)),
-            Name::Expression(name) => quote!(#name),
-        });
-    }
-}
-
 impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> Result<Arguments> {
-        let (mut by, mut name, mut guard) = (None, None, None);
+        let (mut by, mut name, mut guard, mut handoffs) = (None, None, None, None);
         let (mut mode, mut tries, mut options) = (Mode::Exclusive, false, Vec::new());
         let mut seen: Vec<String> = Vec::new();
         while !input.is_empty() {
             // Among them are keywords.
             let Ok(argument) = Ident::parse_any(input) else {
-                return Err(input.error(format!("expected {EXPECTED}")));
+                return Err(input.error(format!("expected {}", known::all())));
             };
             let text = argument.to_string();
             if seen.contains(&text) {
                 return Err(Error::new(argument.span(), format!("{text} is given twice")));
             }
             match text.as_str() {
-                "by" => by = Some(value::<Expr>(input)?),
-                "name" => name = Some(name_of(value(input)?)),
-                "as" => guard = Some(value(input)?),
+                "by" => by = Some(value::<Expr>(input, &argument)?),
+                "name" => name = Some(Name::new(value(input, &argument)?)?),
+                "as" => guard = Some(value(input, &argument)?),
                 "try" => tries = true,
                 "read" | "write" if mode != Mode::Exclusive => {
                     return Err(Error::new(argument.span(), "expected either read or write"));
                 }
                 "read" => mode = Mode::Read,
                 "write" => mode = Mode::Write,
-                "wait" => options.push(duration("wait_at_most", &value(input)?)?),
-                "ttl" => options.push(duration("ttl", &value(input)?)?),
-                "at_most" => options.push(duration("hold_at_most", &value(input)?)?),
+                "wait" => {
+                    options.push(duration("wait_at_most", &value(input, &argument)?, WAIT)?);
+                }
+                "ttl" => options.push(duration("ttl", &value(input, &argument)?, TTL)?),
+                "at_most" => {
+                    options.push(duration("hold_at_most", &value(input, &argument)?, HOLD)?);
+                }
+                "local_handoffs" => {
+                    options.push(local_handoffs(&value(input, &argument)?)?);
+                    handoffs = Some(argument.span());
+                }
                 "owner" => {
-                    let owner: Expr = value(input)?;
-                    options.push(quote!(.owned_by(&(#owner))));
+                    let owner: Expr = value(input, &argument)?;
+                    options.push(quote_spanned!(at(&owner)=> .owned_by(&(#owner))));
                 }
-                _ => {
-                    let message = format!("unknown argument {text:?}: expected {EXPECTED}");
-                    return Err(Error::new(argument.span(), message));
-                }
+                _ => return Err(Error::new(argument.span(), known::unknown(&text))),
             }
             seen.push(text);
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
             }
+        }
+        if let (Some(span), Mode::Read | Mode::Write) = (handoffs, mode) {
+            let expected = "expected local_handoffs without read and write: only an exclusive lock is handed on";
+            return Err(Error::new(span, expected));
         }
         let by = by.ok_or_else(|| missing("by = LOCKS, such as by = self.locks"))?;
         let name = name.ok_or_else(|| missing("name = \"…\", such as name = \"stock/{item}\""))?;
@@ -96,25 +88,15 @@ fn missing(what: &str) -> Error {
     Error::new(Span::call_site(), format!("expected {what}"))
 }
 
-fn value<T: Parse>(input: ParseStream<'_>) -> Result<T> {
-    input.parse::<Token![=]>()?;
-    input.parse()
-}
-
-fn name_of(name: Expr) -> Name {
-    match name {
-        Expr::Lit(ExprLit { lit: Lit::Str(format), .. }) => Name::Format(format),
-        name => Name::Expression(Box::new(name)),
+/// The value of `argument`.
+fn value<T: Parse>(input: ParseStream<'_>, argument: &Ident) -> Result<T> {
+    let is_given =
+        input.parse::<Token![=]>().is_ok() && !input.is_empty() && !input.peek(Token![,]);
+    match is_given {
+        true => input.parse(),
+        false => {
+            let expected = format!("expected {}", known::written(&argument.to_string()));
+            Err(Error::new(argument.span(), expected))
+        }
     }
-}
-
-/// The call of `method` with a duration in the grammar of store URLs.
-fn duration(method: &str, text: &LitStr) -> Result<TokenStream> {
-    let duration: Duration = humantime::parse_duration(&text.value()).map_err(|error| {
-        let expected = "a number with a unit, such as \"500ms\", \"2s\" or \"1m30s\"";
-        Error::new(text.span(), format!("expected {expected}: {error}"))
-    })?;
-    let (method, seconds) = (Ident::new(method, text.span()), duration.as_secs());
-    let nanoseconds = duration.subsec_nanos();
-    Ok(quote!(.#method(::core::time::Duration::new(#seconds, #nanoseconds))))
 }

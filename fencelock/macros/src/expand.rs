@@ -1,65 +1,122 @@
 //! From a function to one that does its work in `Lock::with`.
 
-use proc_macro2::TokenStream;
-use quote::{quote, quote_spanned};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Error, ItemFn, Result, ReturnType};
+use syn::{Error, ItemFn, Result};
 
 use crate::arguments::{Arguments, Mode};
+use crate::output;
 
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let arguments: Arguments = syn::parse2(arguments)?;
-    let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)?;
+    let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)
+        .map_err(|error| Error::new(error.span(), "expected an async fn with a body"))?;
     if sig.asyncness.is_none() {
-        return Err(Error::new_spanned(
-            sig.fn_token,
-            "expected an async fn, which can wait for a lock",
-        ));
+        let expected = "expected an async fn, which can wait for a lock";
+        let instead = match output::is_pin(&sig) {
+            true => {
+                "; this one returns a future, as under #[async_trait], but can call an async fn"
+            }
+            false => "",
+        };
+        return Err(Error::new_spanned(sig.fn_token, format!("{expected}{instead}")));
     }
-    let ReturnType::Type(_, output) = &sig.output else {
-        return Err(Error::new_spanned(
-            &sig.ident,
-            "expected a function that returns a Result, for the errors of the lock",
-        ));
-    };
     let Arguments { by, name, mode, tries, guard, options } = arguments;
+    if sig.receiver().is_none() {
+        let expressions = [by.to_token_stream(), name.to_token_stream()];
+        if let Some(this) = expressions.into_iter().find_map(value_of_self) {
+            let expected =
+                "expected a method with &self, or an argument of the function instead of self";
+            return Err(Error::new(this.span(), expected));
+        }
+    }
+    let output = output::of_closure(output::result(&sig, tries)?.clone());
+    // At the expression, so that the compiler's error about another type names that.
+    let locks = quote_spanned! {at(&by)=> let __fencelock: &::fencelock::Locks = &(#by); };
     let lock = match mode {
-        Mode::Exclusive => quote!((#by).lock(#name)),
-        Mode::Read => quote!((#by).rw_lock(#name).read()),
-        Mode::Write => quote!((#by).rw_lock(#name).write()),
+        Mode::Exclusive => quote!(__fencelock.lock(#name)),
+        Mode::Read => quote!(__fencelock.rw_lock(#name).read()),
+        Mode::Write => quote!(__fencelock.rw_lock(#name).write()),
     };
     let guard = guard.map_or_else(|| quote!(_), |guard| quote!(#guard));
     // It owns the arguments, so that the body may return what it borrows by them.
     let work = quote!(async move |#guard: &::fencelock::Guard| -> #output #block);
-    // At the return type, so that the compiler's error about the conversion names that.
-    let failed = quote_spanned! {output.span()=> {
-        // Often it is the same type.
-        #[allow(clippy::useless_conversion)]
-        let error = ::core::convert::From::<::fencelock::Error>::from(error);
-        ::core::result::Result::Err(error)
-    }};
+    // The type's own tokens, so that the compiler's error about it names it.
     let body = match tries {
         false => quote! {
-            match __fencelock.with(#work).await {
-                ::core::result::Result::Ok(returned) => returned,
-                ::core::result::Result::Err(error) => #failed,
-            }
+            <#output as ::fencelock::__locked::Returned>::of(__fencelock.with(#work).await)
         },
         true => quote! {
-            match __fencelock.try_with(#work).await {
-                ::core::result::Result::Ok(::core::option::Option::Some(returned)) => returned,
-                ::core::result::Result::Ok(::core::option::Option::None) => {
-                    ::core::result::Result::Ok(::core::option::Option::None)
-                }
-                ::core::result::Result::Err(error) => #failed,
-            }
+            <#output as ::fencelock::__locked::Tried>::of(__fencelock.try_with(#work).await)
         },
     };
     Ok(quote! {
         #(#attrs)*
         #vis #sig {
-            let __fencelock = #lock #(#options)*;
+            let __fencelock = {
+                #locks
+                #lock #(#options)*
+            };
             #body
         }
+    })
+}
+
+/// The place of the user's `tokens`, for code that lints see as generated.
+pub(crate) fn at(tokens: &impl Spanned) -> Span {
+    Span::call_site().located_at(tokens.span())
+}
+
+/// The first use of `self` as a value, rather than in a path such as `self::LOCKS`.
+fn value_of_self(tokens: TokenStream) -> Option<Ident> {
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        let is_in_path =
+            matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':');
+        match token {
+            TokenTree::Ident(this) if this == "self" && !is_in_path => return Some(this),
+            TokenTree::Group(group) => {
+                if let Some(this) = value_of_self(group.stream()) {
+                    return Some(this);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The function without the attribute, for an error: it stays, so that the compiler reports what else is
+/// wrong in it, but not what follows from the error.
+pub(crate) fn without_lock(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    let Ok(ItemFn { attrs, vis, mut sig, block, .. }) = syn::parse2(item.clone()) else {
+        return item;
+    };
+    if !output::is_pin(&sig) {
+        sig.asyncness.get_or_insert_default();
+    }
+    let guard = name_of_guard(arguments)
+        .map(|guard| quote!(let #guard: &::fencelock::Guard = ::core::unreachable!();));
+    quote! {
+        #(#attrs)*
+        #[allow(unreachable_code, unused)]
+        #vis #sig {
+            #guard
+            #block
+        }
+    }
+}
+
+/// The name after `as =`, among arguments that may be wrong.
+fn name_of_guard(arguments: TokenStream) -> Option<Ident> {
+    let tokens: Vec<TokenTree> = arguments.into_iter().collect();
+    tokens.windows(3).find_map(|three| match three {
+        [TokenTree::Ident(argument), TokenTree::Punct(_), TokenTree::Ident(guard)]
+            if argument == "as" =>
+        {
+            Some(guard.clone())
+        }
+        _ => None,
     })
 }
