@@ -69,8 +69,8 @@ async fn buy_unlocked(shop: Arc<Shop>, item: &'static str, token: FencingToken) 
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "mem://".to_owned());
-    let locks = fencelock::connect(&url).await?;
+    let url = std::env::args().nth(1).or_else(|| std::env::var("FENCELOCK_URL").ok());
+    let locks = fencelock::connect(url.as_deref().unwrap_or("mem://")).await?;
     let stocks = ITEMS.map(|(item, stock)| (item, (stock, None)));
     let database = Database(Mutex::new(stocks.into()));
     let shop = Arc::new(Shop { locks: locks.clone(), database });

@@ -60,8 +60,8 @@ async fn hundred_requests(locks: Option<Locks>) -> Result<u64> {
 // lost without the lock.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "mem://".to_owned());
-    let locks = fencelock::connect(&url).await?;
+    let url = std::env::args().nth(1).or_else(|| std::env::var("FENCELOCK_URL").ok());
+    let locks = fencelock::connect(url.as_deref().unwrap_or("mem://")).await?;
     let with = hundred_requests(Some(locks)).await?;
     let without = hundred_requests(None).await?;
     println!("100 requests counted {with} with the lock, {without} without");

@@ -50,7 +50,8 @@ async fn process(url: String, name: String, record: PathBuf) -> Result<()> {
 #[tokio::main]
 async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let url = args.next().unwrap_or_else(|| "file://".to_owned());
+    let url = args.next().or_else(|| std::env::var("FENCELOCK_URL").ok());
+    let url = url.unwrap_or_else(|| "file://".to_owned());
     let locks = fencelock::connect(&url).await?;
     if let (Some(name), Some(record)) = (args.next(), args.next()) {
         return node(locks, name, record.into()).await;

@@ -44,8 +44,8 @@ async fn worker(locks: Locks, directory: PathBuf) -> Result<Vec<u32>> {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "mem://".to_owned());
-    let locks = fencelock::connect(&url).await?;
+    let url = std::env::args().nth(1).or_else(|| std::env::var("FENCELOCK_URL").ok());
+    let locks = fencelock::connect(url.as_deref().unwrap_or("mem://")).await?;
     let directory = tempfile::tempdir()?;
     fs::write(directory.path().join("last-order-number"), "0").await?;
 

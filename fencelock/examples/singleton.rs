@@ -73,8 +73,8 @@ async fn lead(name: &'static str, database: &Database, token: FencingToken) {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "mem://".to_owned());
-    let locks = fencelock::connect(&url).await?;
+    let url = std::env::args().nth(1).or_else(|| std::env::var("FENCELOCK_URL").ok());
+    let locks = fencelock::connect(url.as_deref().unwrap_or("mem://")).await?;
     let (writers, mut written) = mpsc::unbounded_channel();
     let database = Arc::new(Database { last: Mutex::default(), writers });
     let mut instances = JoinSet::new();

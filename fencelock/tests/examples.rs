@@ -21,9 +21,20 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-async fn run(name: String, url: String) {
+/// How an example is told its store.
+#[derive(Clone, Copy)]
+enum Told {
+    ByArgument,
+    ByEnvironment,
+}
+
+async fn run(name: String, url: String, told: Told) {
     let mut command = Command::new(program(&name));
-    let running = command.arg(&url).stdin(Stdio::null()).kill_on_drop(true).output();
+    match told {
+        Told::ByArgument => command.arg(&url).env("FENCELOCK_URL", "none://"),
+        Told::ByEnvironment => command.env("FENCELOCK_URL", &url),
+    };
+    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
     let Output { status, stdout, stderr } = ended.expect("it ends").expect("it starts");
     let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
@@ -32,13 +43,13 @@ async fn run(name: String, url: String) {
 }
 
 /// All at once: most of their time is sleep.
-async fn all_run(url: &str) {
+async fn all_run(url: &str, told: Told) {
     let sources = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples"));
     let mut examples = JoinSet::new();
     for source in sources.expect("the examples are there") {
         let file = source.expect("they can be listed").file_name();
         let name = file.to_string_lossy().trim_end_matches(".rs").to_owned();
-        examples.spawn(run(name, url.to_owned()));
+        examples.spawn(run(name, url.to_owned(), told));
     }
     assert_eq!(examples.len(), 5);
     examples.join_all().await;
@@ -46,17 +57,18 @@ async fn all_run(url: &str) {
 
 #[tokio::test]
 async fn the_examples_keep_their_promises_in_memory() {
-    all_run("mem://").await;
+    all_run("mem://", Told::ByArgument).await;
 }
 
 #[tokio::test]
 async fn the_examples_keep_their_promises_on_files() {
     let directory = tempfile::tempdir().unwrap();
-    all_run(&format!("file://{}", directory.path().display())).await;
+    let url = format!("file://{}", directory.path().display());
+    all_run(&url, Told::ByEnvironment).await;
 }
 
 #[tokio::test]
 async fn the_examples_keep_their_promises_on_redis() {
     let server = TestRedis::start().await.unwrap();
-    all_run(&server.url()).await;
+    all_run(&server.url(), Told::ByArgument).await;
 }
