@@ -51,7 +51,7 @@ async fn all_run(url: &str, told: Told) {
         let name = file.to_string_lossy().trim_end_matches(".rs").to_owned();
         examples.spawn(run(name, url.to_owned(), told));
     }
-    assert_eq!(examples.len(), 5);
+    assert_eq!(examples.len(), 7);
     examples.join_all().await;
 }
 
