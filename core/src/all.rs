@@ -3,23 +3,19 @@
 //! They are acquired one after the other in one order for all clients of a store, which is what
 //! excludes a deadlock (Havender, "Avoiding deadlock in multitasking systems", 1968).
 
-use std::fmt;
-use std::ops::Index;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use crate::engine::acquire::WaitLimit;
 use crate::engine::client::ClientInner;
-use crate::guard::{Guard, run_while};
+use crate::guard::Guard;
+use crate::guards::{Guards, first_lost};
 use crate::lock::{Lock, left};
 use crate::store::claim::AcquireRequest;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, invalid};
 use crate::types::mode::Mode;
-use crate::types::name::LockName;
 
 /// Acquires all of `locks` or none, without a deadlock, whatever the order in which they are given.
 ///
@@ -98,6 +94,66 @@ impl All {
                 ErrorKind::Busy | ErrorKind::WaitTimedOut => Ok(None),
                 _ => Err(error),
             },
+        }
+    }
+
+    /// Acquires all of the locks, runs `work` while they are held, and releases them: what
+    /// [`acquire`](All::acquire), [`Guards::run`] and [`Guards::release`] do one after the other.
+    ///
+    /// # Errors
+    /// - Those of [`acquire`](All::acquire).
+    /// - [`ErrorKind::Lost`]: one of the locks was lost before `work` completed, which was dropped.
+    /// - [`ErrorKind::NotHeld`]: `work` completed, but the store says that another client may have
+    ///   held one of the locks meanwhile; the result is dropped.
+    ///
+    /// Other errors of the releases, such as a store that is silent, are logged and hide no result:
+    /// the work ended while all locks were held, and the releases continue in the background.
+    ///
+    /// # Cancel safety
+    /// Dropped at any await, it drops `work`, and leaves neither a place in a queue nor a lock.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let accounts = fencelock::all([locks.lock("account/1"), locks.lock("account/2")]);
+    /// let moved = accounts
+    ///     .with(async |guards| {
+    ///         println!("write with {} and {}", guards[0].fencing_token(), guards[1].fencing_token());
+    ///         100
+    ///     })
+    ///     .await?;
+    /// assert_eq!(moved, 100);
+    /// # Ok(()) }
+    /// ```
+    pub async fn with<T>(&self, work: impl AsyncFnOnce(&Guards) -> T) -> Result<T> {
+        self.acquire().await?.release_after(work).await
+    }
+
+    /// As [`with`](All::with), but `None`, without any work, when one of the locks is not free: at
+    /// once, or after [`wait_at_most`](All::wait_at_most).
+    ///
+    /// # Errors
+    /// As [`with`](All::with), except for a lock that is not free.
+    ///
+    /// # Cancel safety
+    /// As [`with`](All::with).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let reports = fencelock::all([locks.lock("report/sales"), locks.lock("report/stock")]);
+    /// match reports.try_with(async |_| println!("no other process makes either")).await? {
+    ///     Some(()) => println!("done"),
+    ///     None => println!("another process makes one of them"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_with<T>(&self, work: impl AsyncFnOnce(&Guards) -> T) -> Result<Option<T>> {
+        match self.try_acquire().await? {
+            Some(guards) => guards.release_after(work).await.map(Some),
+            None => Ok(None),
         }
     }
 
@@ -270,123 +326,5 @@ struct Held(Vec<Guard>);
 impl Drop for Held {
     fn drop(&mut self) {
         while self.0.pop().is_some() {}
-    }
-}
-
-/// The first loss among `guards`.
-async fn first_lost(guards: &[Guard]) -> (&Guard, LostReason) {
-    if guards.is_empty() {
-        return std::future::pending().await;
-    }
-    let (reason, index, _) = select_all(guards.iter().map(|guard| Box::pin(guard.lost()))).await;
-    (&guards[index], reason)
-}
-
-/// Several held locks. By index they are in the order in which they were given to [`all`]; a lock
-/// that was given twice has one guard.
-///
-/// Tokens of different locks cannot be compared: a resource that two locks protect checks both.
-/// Dropping it releases the locks in the background.
-#[must_use = "dropping the guards releases the locks"]
-pub struct Guards {
-    /// In the order of their acquisition.
-    guards: Vec<Guard>,
-    /// By the index of the given lock.
-    order: Vec<usize>,
-}
-
-impl Guards {
-    /// The number of locks that were given.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    /// Whether no lock was given.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
-    /// Whether every lock is provably held at this moment; see [`Guard::is_held`].
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.guards.iter().all(Guard::is_held)
-    }
-
-    /// The least remaining validity; see [`Guard::remaining`].
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.guards.iter().map(Guard::remaining).min().unwrap_or(Duration::MAX)
-    }
-
-    /// Completes when the first of the locks is lost.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
-    pub async fn lost(&self) -> (LockName, LostReason) {
-        let (guard, reason) = first_lost(&self.guards).await;
-        (guard.name().clone(), reason)
-    }
-
-    /// Completes when at most `margin` of the validity of one of the locks is left; see
-    /// [`Guard::expiring`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
-    pub async fn expiring(&self, margin: Duration) {
-        if self.guards.is_empty() {
-            return std::future::pending().await;
-        }
-        select_all(self.guards.iter().map(|guard| Box::pin(guard.expiring(margin)))).await;
-    }
-
-    /// Runs `work` while all locks are held, and drops it when one of them is lost.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Lost`], naming the lock; see [`Guard::run`].
-    ///
-    /// # Cancel safety
-    /// As cancel safe as `work`; the guards are not affected.
-    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let lost = first_lost(&self.guards);
-        let ran = run_while(|| self.is_held(), pin!(lost), pin!(work)).await;
-        ran.map_err(|(guard, reason)| {
-            guard.explain(Error::new(ErrorKind::Lost, reason.to_string()), Operation::Hold)
-        })
-    }
-
-    /// Releases all locks at the same time, and waits until the stores have confirmed it.
-    ///
-    /// # Errors
-    /// The first error of those of [`Guard::release`], in the order of the acquisition; each of the
-    /// locks was released, or is in the background.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the releases continue in the background.
-    pub async fn release(self) -> Result<()> {
-        let released = join_all(self.guards.into_iter().map(Guard::release)).await;
-        released.into_iter().collect()
-    }
-
-    /// The guards, each lock once, in the order of their acquisition.
-    #[must_use]
-    pub fn into_vec(self) -> Vec<Guard> {
-        self.guards
-    }
-}
-
-impl Index<usize> for Guards {
-    type Output = Guard;
-
-    /// The guard of the lock that was given at this index.
-    fn index(&self, index: usize) -> &Guard {
-        &self.guards[self.order[index]]
-    }
-}
-
-impl fmt::Debug for Guards {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.guards).finish()
     }
 }

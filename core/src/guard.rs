@@ -415,14 +415,7 @@ impl Guard {
     /// Runs `work` while the lock is held, and releases it; see [`Lock::with`](crate::Lock::with).
     pub(crate) async fn release_after<T>(self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
         let done = self.run(work(&self)).await?;
-        match self.release().await {
-            Err(error) if error.kind() == ErrorKind::NotHeld => Err(error),
-            Err(error) => {
-                tracing::warn!(target: "fencelock", %error, "the work is done, its release is not");
-                Ok(done)
-            }
-            Ok(()) => Ok(done),
-        }
+        result_of_work(done, [self.release().await])
     }
 
     /// A descriptor that keeps the lock held for as long as any process has a copy of it, such as a
@@ -457,6 +450,21 @@ pub(crate) async fn run_while<T, L>(
         lost.as_mut().poll(cx).map(Err)
     })
     .await
+}
+
+/// What work under locks returns that ended while they were held, after their releases: `done`, unless
+/// one of them was not held any more.
+pub(crate) fn result_of_work<T>(
+    done: T,
+    releases: impl IntoIterator<Item = Result<()>>,
+) -> Result<T> {
+    for error in releases.into_iter().filter_map(Result::err) {
+        if error.kind() == ErrorKind::NotHeld {
+            return Err(error);
+        }
+        tracing::warn!(target: "fencelock", %error, "the work is done, its release is not");
+    }
+    Ok(done)
 }
 
 impl fmt::Debug for Guard {

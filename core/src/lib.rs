@@ -9,6 +9,7 @@ mod all;
 pub mod backend;
 mod engine;
 mod guard;
+mod guards;
 mod lock;
 mod locks;
 pub mod memory;
@@ -19,8 +20,9 @@ mod time;
 mod types;
 pub mod url;
 
-pub use all::{All, Guards, all};
+pub use all::{All, all};
 pub use guard::Guard;
+pub use guards::Guards;
 pub use lock::{Lock, RwLock};
 pub use locks::Locks;
 pub use owner::Owner;

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencelock_core::memory::Memory;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{ErrorKind, Locks, LostReason, Mode, Owner, Settings, all};
+use fencelock_core::{
+    Error, ErrorKind, Locks, LostReason, Mode, Owner, ReleaseOutcome, Settings, all,
+};
 use futures_util::FutureExt;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
@@ -14,7 +16,7 @@ use tracing::Subscriber;
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-use crate::scripted::{SECOND, Script, ms};
+use crate::scripted::{One, SECOND, Script, ms};
 
 fn memory() -> Locks {
     Memory::new().locks(Settings::default()).unwrap()
@@ -128,6 +130,23 @@ async fn the_error_of_several_locks_says_that_one_is_held_here() {
     let _reader = lock.read().acquire().await.unwrap();
     let error = lock.write().wait_at_most(ms(50)).acquire().await.unwrap_err().to_string();
     assert!(error.contains("release the read guard first"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_under_several_locks_has_no_result_if_one_was_not_held() {
+    let releases = |asked: One| async move {
+        match asked.of.name().as_str() {
+            "refused" => Err(Error::new(ErrorKind::Refused, "not today")),
+            "taken" => Ok(ReleaseOutcome::Absent),
+            _ => Ok(ReleaseOutcome::Removed),
+        }
+    };
+    let (_store, locks) = Script::new().releases(releases).connect();
+    let two = all(["refused", "free"].map(|name| locks.lock(name)));
+    assert_eq!(two.with(async |_| 42).await.expect("the work ended while it was held"), 42);
+    let three = all(["refused", "free", "taken"].map(|name| locks.lock(name)));
+    let error = three.with(async |_| 42).await.unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::NotHeld, Some("taken")), "{error}");
 }
 
 /// Panics once, when a span of that name begins.

@@ -40,6 +40,11 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_release_tries_all_and_tells_an_error", EXPIRE, |c| Box::pin(released(c))),
     behaviour(GROUP, "hold_at_most_counts_from_the_last_grant", &[], |c| Box::pin(hold_at_most(c))),
     behaviour(GROUP, "dropped_anywhere_several_leave_nothing", &[], |c| Box::pin(dropped(c))),
+    behaviour(GROUP, "work_under_several_releases_them", &[], |c| Box::pin(work_done(c))),
+    behaviour(GROUP, "a_loss_of_one_drops_the_work_under_several", &[], |c| Box::pin(work_lost(c))),
+    behaviour(GROUP, "dropped_anywhere_work_under_several_leaves_nothing", &[], |c| {
+        Box::pin(work_dropped(c))
+    }),
     behaviour(GROUP, "several_locks_of_an_owner_are_entered_again", &[], |c| Box::pin(owned(c))),
     behaviour(GROUP, "two_stores_need_a_limit", &[], |c| Box::pin(two_stores(c))),
     behaviour(GROUP, "money_that_moves_between_accounts_is_conserved", &[], |c| Box::pin(money(c))),
@@ -274,6 +279,70 @@ async fn dropped(context: Arc<Context>) {
         drop(acquired.map(|acquired| acquired.expect("no error")));
         for name in &names {
             context.until_free(&two, name).await;
+        }
+    })
+    .await;
+}
+
+async fn work_done(context: Arc<Context>) {
+    let names = names(&context, 3);
+    let (one, two) = (context.client().await, context.client().await);
+    let several = all(exclusively(&one, &names));
+    for wanted in [Ok(1), Err("no")] {
+        let works = several.with(async |guards| {
+            assert!(guards.is_held() && guards[2].name().as_str() == names[2]);
+            work::assert_busy(&context, &two, &names[1]).await;
+            wanted
+        });
+        let done = context.soon("the work is done", Box::pin(works)).await;
+        assert_eq!(done.expect("held"), wanted);
+        for name in &names {
+            assert!(work::is_free(&context, &two, name, How::Exclusive).await);
+        }
+    }
+    let last = context.acquire(&two, &names[2]).await;
+    let tried = several.try_with(async |_| panic!("one of them is held"));
+    assert!(context.soon("a try answers", Box::pin(tried)).await.expect("no error").is_none());
+    context.release(last).await;
+    context.until_free(&two, &names[0]).await;
+    let tried = several.try_with(async |guards| guards.len());
+    let done = context.soon("a try answers", Box::pin(tried)).await.expect("no error");
+    assert_eq!(done, Some(3));
+    let panicking = tokio::spawn(async move {
+        several.with(async |_| std::panic::resume_unwind(Box::new("in the work"))).await
+    });
+    assert!(context.soon("the task ends", panicking).await.is_err());
+    context.until_free(&two, &names[0]).await;
+    context.until_free(&two, &names[2]).await;
+}
+
+/// By the limit of one, so that every store can.
+async fn work_lost(context: Arc<Context>) {
+    let names = names(&context, 2);
+    let locks = context.client().await;
+    let limited = locks.lock(&names[1]).hold_at_most(Duration::from_millis(100));
+    let several = all([locks.lock(&names[0]), limited]);
+    let works = several.with(async |_| std::future::pending::<()>().await);
+    let error = context.soon("the work is dropped", Box::pin(works)).await.expect_err("lost");
+    work::assert_kind(&error, ErrorKind::Lost);
+    assert_eq!(error.lock(), Some(&*names[1]));
+    context.until_free(&locks, &names[0]).await;
+    context.until_free(&locks, &names[1]).await;
+}
+
+async fn work_dropped(context: Arc<Context>) {
+    let names = names(&context, 2);
+    let locks = context.client().await;
+    let make = async || {
+        let several = all(exclusively(&locks, &names));
+        ((), async move { several.with(async |_| tokio::task::yield_now().await).await })
+    };
+    at_every_await(context.patience(), make, async |(), done| {
+        if let Some(done) = done {
+            done.expect("no error");
+        }
+        for name in &names {
+            context.until_free(&locks, name).await;
         }
     })
     .await;
