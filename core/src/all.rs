@@ -17,13 +17,16 @@ use crate::store::claim::AcquireRequest;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, invalid};
 use crate::types::mode::Mode;
 
+/// The most locks of one call: the earlier ones are held idle while the later ones are waited for.
+const MOST: usize = 256;
+
 /// Acquires all of `locks` or none, without a deadlock, whatever the order in which they are given.
 ///
 /// They are acquired one after the other in the order of their stores' URLs and of their names, so
 /// that clients which want the same locks never wait for each other in a circle. While a later one
 /// is waited for, the earlier ones are renewed; if one of them is lost, all are given back and it
 /// begins again. The locks may be of different kinds and stores. One that is given twice is acquired
-/// once, as a writer if either is one; permits cannot be given twice.
+/// once, as a writer if either is one; permits cannot be given twice. At most 256 locks.
 ///
 /// This excludes a deadlock only among locks that are acquired in one call: code that already holds a lock
 /// while it acquires others, also under one [`Owner`](crate::Owner), may deadlock with another, so set a wait limit.
@@ -69,8 +72,9 @@ impl All {
     ///
     /// # Errors
     /// As [`Lock::acquire`], naming the lock, and how many of the locks were held: they are released
-    /// in the background. [`ErrorKind::InvalidArgument`] also for a wait limit of one of the locks,
-    /// for permits of one semaphore twice, and for several stores without a wait limit.
+    /// in the background. [`ErrorKind::InvalidArgument`] also for more than 256 locks, for a wait
+    /// limit of one of them, for permits of one semaphore twice, and for several stores without a
+    /// wait limit.
     ///
     /// # Cancel safety
     /// Dropped at any await, it leaves neither a place in a queue nor a lock: the clean-up runs in the
@@ -158,6 +162,7 @@ impl All {
     }
 
     async fn acquire_within(&self, limit: Duration) -> Result<Guards> {
+        self.require_few()?;
         let started = Instant::now();
         let (members, order) = self.members(limit, started).await?;
         loop {
@@ -170,6 +175,19 @@ impl All {
                     "one of several locks was lost before all were held; beginning again"
                 ),
             }
+        }
+    }
+
+    fn require_few(&self) -> Result<()> {
+        match (self.locks.len(), self.locks.first()) {
+            (given, Some(first)) if given > MOST => {
+                let error = invalid(format!(
+                    "all([…]) was given {given} locks; expected at most {MOST}: acquire fewer, such as one \
+                     lock for each group of what they protect"
+                ));
+                Err(first.connection.explain(error, Operation::Acquire))
+            }
+            _ => Ok(()),
         }
     }
 

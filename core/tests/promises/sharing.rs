@@ -149,6 +149,21 @@ async fn work_under_several_locks_has_no_result_if_one_was_not_held() {
     assert_eq!((error.kind(), error.lock()), (ErrorKind::NotHeld, Some("taken")), "{error}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn too_many_locks_are_refused_before_any_request() {
+    let (store, locks) = Script::new().connect();
+    let several = |count: usize| all((0..count).map(|index| locks.lock(index.to_string())));
+    let error = several(257).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let text = error.to_string();
+    assert!(text.starts_with("acquire on scripted://: invalid argument: "), "{text}");
+    assert!(text.contains("257 locks; expected at most 256: acquire fewer"), "{text}");
+    assert!(several(1_000).try_acquire().await.is_err());
+    assert!(store.calls().is_empty(), "{:?}", store.calls());
+    let guards = several(256).acquire().await.unwrap();
+    assert_eq!(guards.len(), 256);
+}
+
 /// Panics once, when a span of that name begins.
 #[derive(Clone, Default)]
 struct Panics(Arc<AtomicBool>);
