@@ -91,10 +91,11 @@ impl Lock {
     ) -> Lock {
         let settings = connection.settings();
         let request = LockName::with_prefix(&settings.prefix, name).and_then(|name| {
+            let mode = mode.map_err(|error| error.on(name.as_str()))?;
             Ok(AcquireRequest {
                 name,
                 kind,
-                mode: mode?,
+                mode,
                 ttl: settings.ttl.get(),
                 renewed: true,
                 hold_at_most: None,
@@ -112,7 +113,10 @@ impl Lock {
 
     fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut AcquireRequest, T)) -> Lock {
         self.request = self.request.and_then(|mut request| {
-            set(&mut request, value?);
+            match value {
+                Ok(value) => set(&mut request, value),
+                Err(error) => return Err(error.on(request.name.as_str())),
+            }
             Ok(request)
         });
         self

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::types::error::{Result, invalid};
+use crate::types::error::{Error, Result, invalid};
 
 /// The name of a lock: 1 to 512 bytes of UTF-8, any characters.
 ///
@@ -45,14 +45,8 @@ impl LockName {
     /// # Errors
     /// As [`LockName::new`]; the prefix does not count towards the length.
     pub fn with_prefix(prefix: &str, name: &str) -> Result<LockName> {
-        if name.is_empty() {
-            return Err(invalid("the lock name is empty; it must be 1 to 512 bytes of UTF-8"));
-        }
-        if name.len() > LockName::MAX_BYTES {
-            let length = name.len();
-            return Err(invalid(format!(
-                "the lock name is {length} bytes long; it must be 1 to 512 bytes of UTF-8"
-            )));
+        if !(1..=LockName::MAX_BYTES).contains(&name.len()) {
+            return Err(invalid_name(name));
         }
         let key = match prefix {
             "" => Arc::from(name),
@@ -77,6 +71,21 @@ impl LockName {
     #[must_use]
     pub fn shared_key(&self) -> &Arc<str> {
         &self.key
+    }
+}
+
+/// How much of a name that is too long an error shows, in bytes.
+const SHOWN: usize = 60;
+
+fn invalid_name(name: &str) -> Error {
+    let is = match name.len() {
+        0 => "empty".to_owned(),
+        length => format!("{length} bytes long"),
+    };
+    let error = invalid(format!("the lock name is {is}; it must be 1 to 512 bytes of UTF-8"));
+    match name.floor_char_boundary(SHOWN) {
+        end if end < name.len() => error.on(&format!("{}…", &name[..end])),
+        _ => error.on(name),
     }
 }
 
@@ -113,9 +122,10 @@ mod tests {
 
     #[test]
     fn only_length_decides() {
-        assert!(LockName::new("").is_err());
+        assert_eq!(LockName::new("").unwrap_err().lock(), Some(""));
         assert!(LockName::new(&"ü".repeat(256)).is_ok());
-        assert!(LockName::new(&"ü".repeat(257)).is_err());
+        let error = LockName::new(&"ü".repeat(257)).unwrap_err();
+        assert_eq!(error.lock().unwrap(), "ü".repeat(30) + "…");
         assert!(LockName::with_prefix(&"p".repeat(600), "n").is_ok());
         for odd in ["/", "..", "\0", "{}", " ", "a\nb"] {
             assert_eq!(LockName::new(odd).unwrap().as_str(), odd);

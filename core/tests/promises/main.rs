@@ -12,6 +12,7 @@ mod clearing;
 mod closing;
 mod connecting;
 mod holding;
+mod options;
 mod renewal;
 mod runtimes;
 mod scripted;
