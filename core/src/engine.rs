@@ -8,6 +8,7 @@ pub(crate) mod downgrade;
 pub(crate) mod handoff;
 pub(crate) mod hold;
 pub(crate) mod metrics;
+pub(crate) mod own_hold;
 pub(crate) mod owned_hold;
 pub(crate) mod renewal;
 pub(crate) mod share;

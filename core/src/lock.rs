@@ -9,6 +9,7 @@ use crate::engine::acquire::{WaitLimit, acquire};
 use crate::engine::client::ClientInner;
 use crate::engine::connection::{Bound, Connection};
 use crate::engine::handoff::{self, acquire_in_turn};
+use crate::engine::own_hold;
 use crate::guard::Guard;
 use crate::owner::Owner;
 use crate::store::claim::{AcquireRequest, LockKind};
@@ -54,7 +55,8 @@ impl RwLock {
 /// acquisition is an owner of its own and excludes the others, also those from this value.
 ///
 /// It is not re-entrant: a task that acquires again what it holds waits for itself, for ever without
-/// [`wait_at_most`](Lock::wait_at_most). Code that needs it acquires the lock for an [`Owner`].
+/// [`wait_at_most`](Lock::wait_at_most); after ten seconds of that, a warning is logged. Code that
+/// needs it acquires the lock for an [`Owner`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -349,29 +351,13 @@ impl Lock {
     pub(crate) fn tell_own_hold(&self, error: Error) -> Error {
         let own = match (error.kind(), &self.request, self.connection.get()) {
             (ErrorKind::Busy | ErrorKind::WaitTimedOut, Ok(request), Some(client)) => {
-                client.worker.hold_of(&request.name)
+                own_hold::words(&client.worker.holds_of(&request.name, client.now()))
             }
             _ => None,
         };
         match own {
-            Some(hold) if !matches!(hold.claim().mode(), Mode::Permits(_)) => {
-                let with_token = match hold.claim().local_handoffs() {
-                    1 => format!(", with token {}", hold.grant.token),
-                    // Each turn has another one.
-                    _ => String::new(),
-                };
-                let instead = match hold.mode() {
-                    Mode::Shared => {
-                        "release the read guard first, or acquire write() at the beginning"
-                    }
-                    _ => "pass it the guard, or make both acquisitions owned_by one Owner",
-                };
-                error.adding(&format!(
-                    "; this client holds it itself{with_token}: if another task does, that is a wait as any \
-                     other; code that acquires again what it holds waits for itself: {instead}"
-                ))
-            }
-            _ => error,
+            Some(why) => error.adding(&format!("; {why}")),
+            None => error,
         }
     }
 

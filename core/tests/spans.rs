@@ -1,11 +1,13 @@
-//! Spans that carry the fencing token, and the warning about a loss.
+//! Spans that carry the fencing token, and the warnings: about a loss, and about what is likely a mistake.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::{Label, Settings};
+use fencelock_core::{Label, Lock, Locks, Settings, all};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 /// `tracing` caches for all threads together which subscriber wants a span: one test at a time.
@@ -92,4 +94,118 @@ async fn a_callers_span_is_not_changed_and_holds_are_not_inside_the_acquisition(
     assert!(!text.contains("request{"), "the caller's span got a field:\n{text}");
     let nested = |line: &str| line.contains("acquire{") && line.contains("hold{");
     assert!(!text.lines().any(nested), "a hold within an acquisition:\n{text}");
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Captured {
+    /// The warnings that a client holds itself what it waits for.
+    fn own_holds(&self) -> Vec<String> {
+        let text = self.text();
+        text.lines().filter(|line| line.contains("itself")).map(str::to_owned).collect()
+    }
+}
+
+fn clients<const N: usize>() -> [Locks; N] {
+    let memory = Memory::new();
+    [(); N].map(|()| memory.locks(settings()).expect("a runtime"))
+}
+
+fn acquire(lock: Lock) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let _guard = lock.acquire().await.expect("acquired");
+        std::future::pending::<()>().await;
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_oneself_without_a_limit_is_a_warning() {
+    let _alone = ALONE.lock().await;
+    for handoffs in [1, 8] {
+        let (captured, _default) = capture();
+        let [locks] = clients();
+        let lock = locks.lock("a").local_handoffs(handoffs);
+        let guard = lock.acquire().await.unwrap();
+        let again = acquire(lock.clone());
+        sleep(SECOND * 99 / 10).await;
+        assert_eq!(captured.own_holds(), [""; 0]);
+        // With the next check for missed wake-ups.
+        sleep(3 * SECOND).await;
+        let told = captured.own_holds();
+        assert_eq!(told.len(), 1, "{told:?}");
+        for expected in [" WARN ", "this client holds it itself", "owned_by one Owner", "lock=a"] {
+            assert!(told[0].contains(expected), "{expected} not in {told:?}");
+        }
+        let third = acquire(lock);
+        sleep(60 * SECOND).await;
+        assert_eq!(captured.own_holds().len(), 1, "once for the hold");
+        // The task that has it now keeps the third one waiting: another hold.
+        guard.release().await.unwrap();
+        sleep(60 * SECOND).await;
+        assert_eq!(captured.own_holds().len(), 2, "once for each hold");
+        again.abort();
+        third.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_locks_of_which_one_is_held_here_are_a_warning() {
+    let _alone = ALONE.lock().await;
+    let (captured, _default) = capture();
+    let [locks] = clients();
+    let _b = locks.lock("b").acquire().await.unwrap();
+    let both = all([locks.lock("a"), locks.lock("b")]);
+    assert!(tokio::time::timeout(13 * SECOND, both.acquire()).await.is_err());
+    let told = captured.own_holds();
+    assert!(told.len() == 1 && told[0].contains("lock=b"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn contention_is_no_warning() {
+    let _alone = ALONE.lock().await;
+    for handoffs in [1, 8] {
+        let (captured, _default) = capture();
+        let [locks, other] = clients();
+        // Tasks that take turns, each for less than the ten seconds.
+        let lock = locks.lock("a").local_handoffs(handoffs);
+        let tasks = (0..5).map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.with(async |_| sleep(9 * SECOND).await).await.unwrap() })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        // Another client has it, and then this one, but not for as long.
+        let held = other.lock("b").acquire().await.unwrap();
+        let waiting = [(); 2].map(|()| acquire(locks.lock("b").local_handoffs(handoffs)));
+        sleep(11 * SECOND).await;
+        held.release().await.unwrap();
+        sleep(9 * SECOND).await;
+        assert_eq!(captured.own_holds(), [""; 0]);
+        sleep(13 * SECOND).await;
+        assert_eq!(captured.own_holds().len(), 1, "it has it now");
+        waiting.iter().for_each(JoinHandle::abort);
+        // A limit ends the wait with an error, which says it.
+        let _c = locks.lock("c").acquire().await.unwrap();
+        let limited = locks.lock("c").local_handoffs(handoffs).wait_at_most(30 * SECOND);
+        assert!(limited.acquire().await.unwrap_err().to_string().contains("itself"));
+        assert_eq!(captured.own_holds().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_ones_own_permits_is_a_warning_if_no_others_are_in_the_way() {
+    let _alone = ALONE.lock().await;
+    let (captured, _default) = capture();
+    let [locks, other] = clients();
+    let _mine = locks.semaphore("a", 2).acquire().await.unwrap();
+    let theirs = other.semaphore("a", 2).acquire().await.unwrap();
+    let waiting = [(); 2].map(|()| acquire(locks.semaphore("a", 2)));
+    sleep(30 * SECOND).await;
+    assert_eq!(captured.own_holds(), [""; 0]);
+    theirs.release().await.unwrap();
+    sleep(30 * SECOND).await;
+    let told = captured.own_holds();
+    assert!(told.len() == 1 && told[0].contains("holds 2 permits itself"), "{told:?}");
+    waiting.iter().for_each(JoinHandle::abort);
 }

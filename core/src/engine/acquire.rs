@@ -18,6 +18,7 @@ use crate::engine::cleanup::CleanupGuard;
 use crate::engine::client::{ClientInner, closed, silent};
 use crate::engine::hold::{Grant, Hold, Limit};
 use crate::engine::metrics::{Metrics, Outcome};
+use crate::engine::own_hold;
 use crate::engine::owned_hold::OwnedHold;
 use crate::engine::renewal::timing::period;
 use crate::engine::telemetry;
@@ -97,7 +98,13 @@ async fn acquire_loop(
             Err(closed())
         }
         false => {
-            let (wait, started) = (Arc::new(Wait::new(cleanup.clone())), client.now());
+            let started = client.now();
+            let long_at = match observed {
+                None if limit == Duration::MAX => started + own_hold::LONG,
+                // Those who wait for its outcome know their limits.
+                _ => Moment::NEVER,
+            };
+            let wait = Arc::new(Wait::new(cleanup.clone(), long_at));
             if let Some(observed) = observed {
                 let _ = observed.set(wait.clone());
             }

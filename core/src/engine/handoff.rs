@@ -20,6 +20,7 @@ use crate::engine::acquire::{Observed, WaitLimit, acquire, timed_out};
 use crate::engine::client::{ClientInner, closed};
 use crate::engine::hold::{Ending, Hold};
 use crate::engine::metrics::Outcome;
+use crate::engine::own_hold;
 use crate::engine::owned_hold::{OwnedHold, not_held};
 use crate::engine::telemetry;
 use crate::store::claim::{AcquireRequest, LockKind};
@@ -205,15 +206,25 @@ async fn wait_for_turn(
         return Err(closed());
     }
     let started = client.now();
+    let gives_up = started + wait.left;
+    let mut long_at = match wait.limit {
+        Duration::MAX => started + own_hold::LONG,
+        _ => Moment::NEVER,
+    };
     let mut waiter = Waiter::join(client, request);
     loop {
         let received = tokio::select! {
             biased;
             received = &mut waiter.receiver => received,
             () = client.closing.cancelled() => return Err(closed()),
-            slept = client.sleep_until(started + wait.left) => {
+            slept = client.sleep_until(gives_up.min(long_at)) => {
                 slept?;
-                return Err(waiter.timed_out(wait.limit));
+                if long_at > gives_up {
+                    return Err(waiter.timed_out(wait.limit));
+                }
+                client.worker.log_own_hold(&request.name, request.mode, client.now());
+                long_at = client.now() + own_hold::LONG;
+                continue;
             }
         };
         // No sender is dropped without a message.

@@ -4,7 +4,7 @@
 //! end nothing revives it, since a revived hold was how other libraries got two holders.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(crate) struct Hold {
     ending: OnceLock<Ending>,
     changed: Notify,
     downgrade: Downgrade,
+    /// See [`mark_logged`](Hold::mark_logged).
+    is_logged: AtomicBool,
 }
 
 const ENDED: u64 = 0;
@@ -79,6 +81,7 @@ impl Hold {
             ending: OnceLock::new(),
             changed: Notify::new(),
             downgrade: Downgrade::default(),
+            is_logged: AtomicBool::new(false),
         }
     }
 
@@ -179,6 +182,11 @@ impl Hold {
 
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.ending.get().copied()
+    }
+
+    /// Marks that the log says of this hold that its own client waits for it; whether it was before.
+    pub(crate) fn mark_logged(&self) -> bool {
+        self.is_logged.swap(true, Ordering::Relaxed)
     }
 
     /// Completes at the next change: extended or ended. A change after this call, but before the

@@ -16,6 +16,8 @@ pub(crate) struct Wait {
     unanswered_since: AtomicU64,
     last_answer: Mutex<LastAnswer>,
     caller: AtomicU8,
+    /// From when on it is long; never, if it has a limit.
+    long_at: Moment,
 }
 
 /// The store's last answer to an attempt or a check. It decides what the end of the wait means: a
@@ -36,13 +38,19 @@ const PARKED: u8 = 1;
 const DISMISSED: u8 = 2;
 
 impl Wait {
-    pub(crate) fn new(cleanup: Arc<CleanupGuard>) -> Wait {
+    pub(crate) fn new(cleanup: Arc<CleanupGuard>, long_at: Moment) -> Wait {
         Wait {
             cleanup,
             unanswered_since: AtomicU64::new(Moment::NEVER.as_nanos()),
             last_answer: Mutex::new(LastAnswer::None),
             caller: AtomicU8::new(AT_WORK),
+            long_at,
         }
+    }
+
+    /// Whether it has lasted so long without a limit that its client may wait for itself.
+    pub(crate) fn is_long(&self, now: Moment) -> bool {
+        now >= self.long_at
     }
 
     pub(crate) fn asked(&self, now: Moment) {

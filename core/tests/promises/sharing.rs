@@ -164,6 +164,25 @@ async fn too_many_locks_are_refused_before_any_request() {
     assert_eq!(guards.len(), 256);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_error_of_permits_says_how_many_are_held_here() {
+    let memory = Memory::new();
+    let [locks, other] = [(); 2].map(|()| memory.locks(Settings::default()).unwrap());
+    let uploads = locks.semaphore("a", 3);
+    let _one = uploads.acquire().await.unwrap();
+    let error = uploads.clone().permits(3).wait_at_most(ms(50)).acquire().await.unwrap_err();
+    assert!(error.message().contains("this client holds 1 permit itself: if"), "{error}");
+    let _two = uploads.clone().permits(2).acquire().await.unwrap();
+    for limit in [ms(0), ms(50)] {
+        let error = uploads.clone().wait_at_most(limit).acquire().await.unwrap_err();
+        let message = error.message();
+        assert!(message.contains("this client holds 3 permits itself: if other"), "{error}");
+        assert!(message.contains("acquires again while it holds may wait for itself"), "{error}");
+        let theirs = other.semaphore("a", 3).wait_at_most(limit).acquire().await.unwrap_err();
+        assert!(!theirs.message().contains("itself"), "{theirs}");
+    }
+}
+
 /// Panics once, when a span of that name begins.
 #[derive(Clone, Default)]
 struct Panics(Arc<AtomicBool>);

@@ -1,6 +1,6 @@
 //! The worker's tasks ordered by time: holds to renew or to expire, waiters to check.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use crate::engine::metrics::Metrics;
 use crate::engine::wait::Wait;
 use crate::store::erased::ErasedAcquisition;
 use crate::time::moment::Moment;
+use crate::types::mode::Mode;
 use crate::types::name::LockName;
 
-/// How many entries are searched for a hold: some 10 us.
+/// How many entries are searched for holds: some 10 us.
 const SEARCHED: usize = 1_000;
 
 #[derive(Default)]
@@ -52,6 +53,8 @@ pub(super) struct Due {
     pub(super) check: Vec<Arc<dyn ErasedAcquisition>>,
     /// Waiters whose check was never answered.
     pub(super) unanswered: Vec<Arc<Wait>>,
+    /// What is waited for without a limit, and long: this client may hold it itself.
+    pub(super) long_waits: HashSet<(LockName, Mode)>,
     pub(super) metrics: Option<Arc<Metrics>>,
 }
 
@@ -82,14 +85,19 @@ impl Schedule {
         }
     }
 
-    pub(super) fn hold_of(&self, lock: &LockName) -> Option<Arc<Hold>> {
+    /// The holds of `lock`, the oldest first.
+    pub(super) fn holds_of(&self, lock: &LockName, now: Moment) -> Vec<Arc<Hold>> {
         if self.entries.len() > SEARCHED {
-            return None;
+            return Vec::new();
         }
-        self.entries.values().find_map(|entry| match &entry.task {
-            Task::Hold(hold) if hold.claim().name() == lock => Some(hold.clone()),
+        let is_held = |hold: &Hold| hold.valid_until().is_some_and(|until| now < until);
+        let own = self.entries.values().filter_map(|entry| match &entry.task {
+            Task::Hold(hold) if hold.claim().name() == lock && is_held(hold) => Some(hold.clone()),
             _ => None,
-        })
+        });
+        let mut own: Vec<_> = own.collect();
+        own.sort_by_key(|hold| hold.claim().id);
+        own
     }
 
     /// Removes all tasks, in the order in which they were due, and accepts no more.
@@ -172,6 +180,10 @@ impl Entry {
             return (self.due, self.in_flight);
         }
         if self.in_flight == InFlight::No {
+            if wait.is_long(now) {
+                let claim = wait.cleanup.claim();
+                due.long_waits.insert((claim.name().clone(), claim.mode()));
+            }
             wait.asked(now);
             due.check.push(wait.cleanup.acquisition.clone());
             return (wait.silence_ends().max(now + CHECK_GRID), InFlight::Yes);

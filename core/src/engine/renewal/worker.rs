@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::schedule::{Due, Entry, InFlight, Schedule, Task};
 use super::timing::{RECHECK, next_check, next_renewal, next_retry};
 use crate::engine::hold::{Ending, Hold};
+use crate::engine::own_hold;
 use crate::engine::wait::Wait;
 use crate::store::claim::Claim;
 use crate::store::distributed_lock::{RenewOutcome, WaiterCheck};
@@ -23,6 +24,7 @@ use crate::store::erased::ErasedStore;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{LostReason, Result};
+use crate::types::mode::Mode;
 use crate::types::name::LockName;
 
 /// How long the task keeps polling its schedule after it was woken.
@@ -100,10 +102,15 @@ impl RenewalWorker {
         }
     }
 
-    /// A hold of `lock`, for the text of an error: none among very many entries, whose search would
-    /// delay the renewals.
-    pub(crate) fn hold_of(&self, lock: &LockName) -> Option<Arc<Hold>> {
-        self.schedule.lock().hold_of(lock)
+    /// The holds of `lock`, for a text: none among very many entries, whose search would delay the
+    /// renewals.
+    pub(crate) fn holds_of(&self, lock: &LockName, now: Moment) -> Vec<Arc<Hold>> {
+        self.schedule.lock().holds_of(lock, now)
+    }
+
+    /// Looks whether this client holds `lock` itself, for which an acquisition has waited long.
+    pub(crate) fn log_own_hold(&self, lock: &LockName, wanted: Mode, now: Moment) {
+        own_hold::log(lock, wanted, self.holds_of(lock, now), now);
     }
 
     pub(crate) fn has_stopped(&self) -> bool {
@@ -157,6 +164,9 @@ impl RenewalWorker {
         }
         for wait in due.unanswered {
             wait.cleanup.claim().wake();
+        }
+        for (lock, wanted) in due.long_waits {
+            self.log_own_hold(&lock, wanted, now);
         }
         if !due.renew.is_empty() {
             let (worker, store) = (self.clone(), store.clone());
