@@ -30,6 +30,7 @@ const MOST: usize = 256;
 ///
 /// This excludes a deadlock only among locks that are acquired in one call: code that already holds a lock
 /// while it acquires others, also under one [`Owner`](crate::Owner), may deadlock with another, so set a wait limit.
+/// It is a warning in the log when an owner that holds a lock acquires one that comes before it in the order.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -165,6 +166,9 @@ impl All {
         self.require_few()?;
         let started = Instant::now();
         let (members, order) = self.members(limit, started).await?;
+        if !limit.is_zero() {
+            warn_out_of_order(&members);
+        }
         loop {
             let wait_limit = || WaitLimit { limit, left: left(limit, Some(started)) };
             match acquire_in_order(&members, wait_limit).await? {
@@ -289,6 +293,21 @@ impl<'a> Member<'a> {
     fn place(&self) -> (&str, &str, usize) {
         let client = Arc::as_ptr(self.client).addr();
         (&self.client.redacted_url, self.request.name.key(), client)
+    }
+}
+
+/// Logs that an owner waits out of order, for a lock that comes before one that it holds already: a
+/// client that acquires both in order may wait for it, and it for that client.
+fn warn_out_of_order(members: &[Member<'_>]) {
+    let out_of_order = members.iter().find_map(|member| {
+        let held = member.lock.owner.as_ref()?.held_after(member.client, &member.request.name)?;
+        Some((&member.request.name, held))
+    });
+    if let Some((lock, held)) = out_of_order {
+        tracing::warn!(
+            target: "fencelock", %lock, %held,
+            "an owner acquires a lock that comes before one that it holds; acquire both in one all([…])"
+        );
     }
 }
 

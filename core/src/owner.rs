@@ -4,6 +4,7 @@
 //! the gate behind which its other acquisitions wait while one of them asks the store. No store
 //! knows of it.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -154,6 +155,29 @@ impl Owner {
                 }
             }
         }
+    }
+
+    /// A lock of `client` that this owner holds and that comes after `lock` in the order of names,
+    /// unless it holds `lock` as well.
+    pub(crate) fn held_after(
+        &self,
+        client: &Arc<ClientInner>,
+        lock: &LockName,
+    ) -> Option<LockName> {
+        let (address, now) = (Arc::as_ptr(client).addr(), client.now());
+        let mut after = None;
+        for (key, entry) in &*self.holds.lock() {
+            let Entry::Held { hold, limit, .. } = entry else { continue };
+            if key.client != address || now >= *limit || !hold.is_held(now) {
+                continue;
+            }
+            match key.lock.key().cmp(lock.key()) {
+                Ordering::Equal => return None,
+                Ordering::Greater => after = Some(key.lock.clone()),
+                Ordering::Less => {}
+            }
+        }
+        after
     }
 
     fn next(&self, key: &Key, is_try: bool, now: Moment) -> Next {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::{Label, Lock, Locks, Settings, all};
+use fencelock_core::{Label, Lock, Locks, Owner, Settings, all};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -208,4 +208,28 @@ async fn a_wait_for_ones_own_permits_is_a_warning_if_no_others_are_in_the_way() 
     let told = captured.own_holds();
     assert!(told.len() == 1 && told[0].contains("holds 2 permits itself"), "{told:?}");
     waiting.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_acquires_out_of_order_is_a_warning() {
+    let _alone = ALONE.lock().await;
+    let (captured, _default) = capture();
+    let [locks, other] = clients();
+    let owner = Owner::new();
+    let owned = |names: &[&str]| all(names.iter().map(|name| locks.lock(name).owned_by(&owner)));
+    let told = || captured.text().matches("comes before one that it holds").count();
+    let held = owned(&["c", "d"]).acquire().await.unwrap();
+    owned(&["c", "e", "d", "f"]).acquire().await.unwrap().release().await.unwrap();
+    // It waits for nothing.
+    drop(owned(&["a"]).try_acquire().await.unwrap());
+    // Not of this owner; not of this client.
+    drop(all([locks.lock("a")]).acquire().await.unwrap());
+    drop(all([other.lock("a").owned_by(&owner)]).acquire().await.unwrap());
+    assert_eq!(told(), 0, "{}", captured.text());
+    drop(owned(&["d", "b", "a"]).acquire().await.unwrap());
+    assert_eq!(told(), 1, "once for a call: {}", captured.text());
+    assert!(captured.text().contains("lock=a held="), "{}", captured.text());
+    held.release().await.unwrap();
+    drop(owned(&["a"]).acquire().await.unwrap());
+    assert_eq!(told(), 1, "it holds none any more: {}", captured.text());
 }
