@@ -13,5 +13,6 @@ pub use connect::{
     Connecting, Scheme, connect, connect_lazy, connect_lazy_with, connect_with, connect_within,
 };
 pub use hosts::hosts_in;
+pub use mistake::nearest_scheme;
 pub use params::Params;
 pub use store_url::StoreUrl;

@@ -2,6 +2,7 @@
 //! them, which otherwise could not tell such a URL from a misspelt one.
 
 use fencelock_core::backend::invalid;
+use fencelock_core::url::nearest_scheme;
 use fencelock_core::{Error, Operation, Result};
 
 /// Schemes and the features that they need.
@@ -55,7 +56,12 @@ fn is_built(feature: &str) -> bool {
 
 /// An error if the store of `url` is one that this program was built without.
 pub(crate) fn require(url: &str) -> Result<()> {
-    match url.split_once("://").and_then(|(scheme, _)| missing(scheme, is_built)) {
+    let error = match (url.split_once("://"), url.split_once(':')) {
+        (Some((scheme, _)), _) => missing(scheme, is_built).or_else(|| nearly(scheme, is_built)),
+        (None, Some((scheme, _))) => missing(scheme, is_built),
+        (None, None) => None,
+    };
+    match error {
         Some(error) => Err(error.during(Operation::Connect)),
         None => Ok(()),
     }
@@ -72,9 +78,30 @@ fn missing(scheme: &str, is_built: impl Fn(&str) -> bool) -> Option<Error> {
             "no store for zks://; ZooKeeper with TLS is zk://HOST:PORT?tls_ca=FILE{needs}"
         )));
     }
-    let (_, features) = TABLE.iter().find(|(schemes, _)| schemes.contains(&scheme.as_str()))?;
-    let needs = needs(features, is_built)?;
+    let needs = needs(features_of(&scheme)?, is_built)?;
     Some(invalid(format!("{scheme}:// needs {needs}")))
+}
+
+/// The error about a misspelt `scheme`, if the nearest one is of a store that this program was built
+/// without: the core does not know of it, and could suggest none or another one.
+fn nearly(scheme: &str, is_built: impl Fn(&str) -> bool) -> Option<Error> {
+    let scheme = scheme.to_ascii_lowercase();
+    // Otherwise it may be any text, such as a password in the wrong place.
+    let is_one = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    if !is_one || features_of(&scheme).is_some() {
+        return None;
+    }
+    let names = TABLE.iter().flat_map(|(schemes, _)| schemes.iter().copied());
+    let near = nearest_scheme(&scheme, names)?;
+    let needs = needs(features_of(near)?, is_built)?;
+    Some(invalid(format!(
+        "no store for {scheme}:// (did you mean {near}?); {near}:// needs {needs}"
+    )))
+}
+
+fn features_of(scheme: &str) -> Option<&'static [&'static str]> {
+    let row = TABLE.iter().find(|(schemes, _)| schemes.contains(&scheme))?;
+    Some(row.1)
 }
 
 /// Those of `features` that this program lacks, and how to add them.
@@ -159,5 +186,39 @@ mod tests {
             assert_eq!(error.message(), says);
         }
         assert!(missing("me:hunter2@host", |_| false).is_none());
+    }
+
+    #[test]
+    fn a_misspelt_store_that_is_not_built_in_names_its_features() {
+        let default = |feature: &str| ["memory", "file"].contains(&feature);
+        for (scheme, near, features) in [
+            ("redi", "redis", "redis"),
+            ("REDI", "redis", "redis"),
+            ("reids", "redis", "redis"),
+            ("rdis", "redis", "redis"),
+            ("redisss", "rediss", "redis,tls"),
+            ("sentinel", "redis+sentinel", "redis"),
+            ("redlok", "redlock", "redlock"),
+            ("zookeper", "zookeeper", "zk"),
+            ("zkk", "zk", "zk"),
+            ("valky", "valkey", "redis"),
+        ] {
+            let error = nearly(scheme, default).expect(scheme);
+            let given = scheme.to_ascii_lowercase();
+            let says = format!(
+                "no store for {given}:// (did you mean {near}?); {near}:// needs the cargo"
+            );
+            assert!(error.message().starts_with(&says), "{error}");
+            assert!(error.message().ends_with(&format!("--features {features})")), "{error}");
+            assert!(nearly(scheme, |_| true).is_none(), "the core says it");
+        }
+        for (scheme, built) in [("redisss", "redis"), ("rediss-clustr", "redis")] {
+            let error = nearly(scheme, |feature| feature == built).expect(scheme);
+            assert!(error.message().ends_with("--features tls)"), "{error}");
+        }
+        // The nearest is built, or none is near, or it is not a scheme at all.
+        for scheme in ["files", "memry", "http", "etcd", "postgres", "redis", "p@redis", ""] {
+            assert!(nearly(scheme, default).is_none(), "{scheme}");
+        }
     }
 }

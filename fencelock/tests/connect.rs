@@ -18,6 +18,46 @@ async fn an_unknown_scheme_names_the_ones_there_are() {
     assert!(error.starts_with("connect: invalid argument: no store for pigeon://"), "{error}");
 }
 
+/// Whatever the program was built with: a feature that is missing is named after the store.
+#[tokio::test]
+async fn a_misspelt_scheme_is_corrected() {
+    for (url, near) in [
+        ("redi://localhost", "redis"),
+        ("reids://me:hunter2@host", "redis"),
+        ("RDIS://localhost", "redis"),
+        ("redisss://localhost", "rediss"),
+        ("redlok://h1,h2,h3", "redlock"),
+        ("zookeper://localhost", "zookeeper"),
+        ("files:///x", "file"),
+        ("memry://", "memory"),
+    ] {
+        let error = refused(url).await.to_string();
+        assert!(error.contains(&format!("(did you mean {near}?)")), "{url}: {error}");
+    }
+    for url in ["MEM://", "Memory://"] {
+        connect(url).await.expect("in any case");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_scheme_or_its_slashes_are_asked_for() {
+    for (url, says) in [
+        ("memory:", "expected // after memory:, such as mem://"),
+        ("MEM:x", "expected // after mem:, such as mem://"),
+        ("file:/var/lib/locks", "expected // after file:, such as file:///"),
+        ("localhost:6379", "a Redis server is given as redis://HOST:6379"),
+        ("redis:6379", "redis://"),
+        ("redis:localhost", "redis://"),
+        ("redis:me:hunter2@host:6379", "redis://"),
+        ("zk:/host", "zk://"),
+        ("redi:hunter2", "expected scheme://"),
+        ("localhost", "expected scheme://"),
+    ] {
+        let error = refused(url).await.to_string();
+        assert!(error.contains(says), "{url}: {error}");
+    }
+}
+
 #[tokio::test]
 async fn a_parameter_is_known_or_an_error() {
     let error = refused("mem://?unreachable-after=3s&password=hunter2").await.to_string();

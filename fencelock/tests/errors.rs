@@ -76,6 +76,23 @@ async fn an_invalid_url_says_what_is_expected() {
             format!("connect: invalid argument: no store for rdis:// (did you mean redis?); {STORES}"),
         ),
         (
+            "redi://localhost",
+            format!("connect: invalid argument: no store for redi:// (did you mean redis?); {STORES}"),
+        ),
+        (
+            "redis:me:hunter2@h:6379",
+            "connect: invalid argument: invalid store URL: expected // after redis:, such as \
+             redis://127.0.0.1:6379/0"
+                .to_owned(),
+        ),
+        (
+            "redis:6379",
+            format!(
+                "connect: invalid argument: invalid store URL: {EXPECTED}; a Redis server is given \
+                 as redis://HOST:6379"
+            ),
+        ),
+        (
             "zks://h",
             "connect: invalid argument: no store for zks://; ZooKeeper with TLS is \
              zk://HOST:PORT?tls_ca=FILE"

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::mistake::did_you_mean;
+use super::mistake::nearest_scheme;
 use super::store_url::StoreUrl;
 use crate::backend::{current_runtime, invalid};
 use crate::engine::client::ClientInner;
@@ -130,7 +130,8 @@ struct Target {
 
 impl Target {
     fn find(schemes: &[Scheme], url: &str, defaults: Settings) -> Result<Target> {
-        let url = StoreUrl::parse(url).map_err(|error| error.during(Operation::Connect))?;
+        let parsed = without_slashes(schemes, url).map_or_else(|| StoreUrl::parse(url), Err);
+        let url = parsed.map_err(|error| error.during(Operation::Connect))?;
         let url = url.with_defaults(defaults);
         let scheme = schemes.iter().find(|scheme| scheme.names.contains(&url.scheme()));
         let Some(&scheme) = scheme else {
@@ -305,20 +306,22 @@ fn unknown_scheme(schemes: &[Scheme], given: &str) -> Error {
     let stores = schemes.iter().filter_map(|scheme| scheme.names.first());
     let stores: Vec<String> = stores.map(|name| format!("{name}://")).collect();
     let stores = if stores.is_empty() { "none".to_owned() } else { stores.join(", ") };
-    let hint = did_you_mean_scheme(given, || {
-        schemes.iter().flat_map(|scheme| scheme.names.iter().copied())
-    });
+    let names = schemes.iter().flat_map(|scheme| scheme.names.iter().copied());
+    let hint = nearest_scheme(given, names).map(|near| format!(" (did you mean {near}?)"));
+    let hint = hint.unwrap_or_default();
     invalid(format!("no store for {given}://{hint}; stores: {stores}"))
 }
 
-/// Suggests a scheme of which `given` is a part (`unix` of `redis+unix`), or the one with the nearest
-/// spelling.
-fn did_you_mean_scheme<'a, I: Iterator<Item = &'a str>>(
-    given: &str,
-    names: impl Fn() -> I,
-) -> String {
-    match names().find(|name| name.split(['+', '-']).any(|part| part == given)) {
-        Some(name) => format!(" (did you mean {name}?)"),
-        None => did_you_mean(given, names()),
+/// The error for a URL that lacks the slashes after its scheme. Nothing else of it is repeated: what it
+/// contains, such as a password, has no known place.
+fn without_slashes(schemes: &[Scheme], url: &str) -> Option<Error> {
+    let (given, rest) = url.split_once(':').filter(|(_, rest)| !rest.starts_with("//"))?;
+    // `redis:6379` is a host that has the name of a scheme.
+    if rest.parse::<u16>().is_ok() {
+        return None;
     }
+    let given = given.to_ascii_lowercase();
+    let scheme = schemes.iter().find(|scheme| scheme.names.contains(&given.as_str()))?;
+    let example = scheme.example;
+    Some(invalid(format!("invalid store URL: expected // after {given}:, such as {example}")))
 }
