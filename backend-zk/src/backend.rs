@@ -45,7 +45,7 @@ impl ZkBackend {
             modes: Modes::ALL,
             downgrade: true,
             tokens: TokenOrder::Data,
-            local_handoffs: 64,
+            max_local_handoffs: 64,
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
         ZkBackend { pool, profile }

@@ -31,7 +31,7 @@ static PROFILE: Profile = Profile {
     modes: Modes::ALL,
     downgrade: true,
     tokens: TokenOrder::Process,
-    local_handoffs: 1_024,
+    max_local_handoffs: 1_024,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 

@@ -202,7 +202,7 @@ impl Lock {
     ///
     /// - A release that hands on sends nothing: if the store forgot the lock, only the release at the
     ///   end of the tenure can say so. The guard's loss is noticed as ever.
-    /// - Larger than what the store reserves ([`Profile::local_handoffs`](crate::Profile::local_handoffs)),
+    /// - Larger than what the store reserves ([`Profile::max_local_handoffs`](crate::Profile::max_local_handoffs)),
     ///   it is lowered to that.
     /// - Only for an exclusive [`lock`](crate::Locks::lock) that is renewed: with a fixed lease, an
     ///   [`rw_lock`](crate::Locks::rw_lock) or permits the acquisition is an
@@ -439,7 +439,7 @@ pub(crate) async fn acquire_guard(
     }
     let explained = |error| client.explain(error, Operation::Acquire, &request.name);
     handoff::require(request).map_err(explained)?;
-    let most = request.local_handoffs.min(client.store.profile().local_handoffs);
+    let most = request.local_handoffs.min(client.store.profile().max_local_handoffs);
     let request = AcquireRequest { local_handoffs: most, ..request.clone() };
     let is_try = wait_limit.limit.is_zero();
     if is_try && client.handoffs.are_busy(&request) {

@@ -62,7 +62,7 @@ static NOT_CONNECTED: Profile = Profile {
     modes: Modes { shared: false, permits: false },
     downgrade: false,
     tokens: TokenOrder::Process,
-    local_handoffs: 1,
+    max_local_handoffs: 1,
     exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),
 };
 

@@ -116,7 +116,7 @@ static PROFILE: Profile = Profile {
     modes: Modes::ALL,
     downgrade: true,
     tokens: TokenOrder::Process,
-    local_handoffs: MOST_LOCAL_HANDOFFS,
+    max_local_handoffs: MOST_LOCAL_HANDOFFS,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 

@@ -33,7 +33,7 @@ const fn profile(tokens: TokenOrder) -> Profile {
         modes: Modes::ALL,
         downgrade: true,
         tokens,
-        local_handoffs: MOST_TOKENS as u32,
+        max_local_handoffs: MOST_TOKENS as u32,
         exclusion_fails_when: Cow::Borrowed(&[
             "the lock's files are deleted, replaced or edited by hand while it is held",
             "someone force-releases the lock, until its holder has been notified",

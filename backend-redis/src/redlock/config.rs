@@ -253,7 +253,7 @@ impl RedlockStore {
             // renewed, repaired and released by either identity; see docs/guarantees.md.
             downgrade: false,
             tokens: TokenOrder::BeyondData,
-            local_handoffs: STRIDE as u32,
+            max_local_handoffs: STRIDE as u32,
             exclusion_fails_when: Cow::Borrowed(&[
                 "the clock of a node jumps forward while a lock or a restart_delay runs",
                 "a node's maxmemory-policy evicts locks",

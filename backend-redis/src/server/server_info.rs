@@ -200,7 +200,7 @@ impl ServerInfo {
             downgrade: true,
             tokens: TokenOrder::BeyondData,
             // No more tokens than microseconds that a grant takes: they follow the clock.
-            local_handoffs: 64,
+            max_local_handoffs: 64,
             exclusion_fails_when: Cow::Owned(self.dangers(failover, replicas)),
         }
     }

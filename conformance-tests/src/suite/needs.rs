@@ -41,7 +41,7 @@ impl Need {
             Need::Permits => profile.modes.permits,
             Need::Arrival => profile.order == Order::Arrival,
             Need::Downgrade => profile.downgrade,
-            Need::LocalHandoffs => profile.local_handoffs > 1,
+            Need::LocalHandoffs => profile.max_local_handoffs > 1,
             Need::Silence => profile.liveness != Liveness::Process,
             Need::Lease => profile.liveness == Liveness::Lease,
             Need::Renewal => profile.renewal != RenewalPlan::None,

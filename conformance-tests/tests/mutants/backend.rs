@@ -26,7 +26,7 @@ static PROFILE: Profile = Profile {
     modes: Modes::ALL,
     downgrade: true,
     tokens: TokenOrder::BeyondData,
-    local_handoffs: 1_024,
+    max_local_handoffs: 1_024,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 

@@ -167,7 +167,7 @@ impl Claim {
 
     /// How many tokens a grant reserves: the claim may use the one that the store answers and the
     /// next `local_handoffs() - 1`. Every earlier grant has smaller tokens and every later one larger
-    /// ones. 1 unless the profile's [`local_handoffs`](crate::Profile::local_handoffs) allows more.
+    /// ones. 1 unless the profile's [`max_local_handoffs`](crate::Profile::max_local_handoffs) allows more.
     #[must_use]
     pub fn local_handoffs(&self) -> u32 {
         self.request.local_handoffs

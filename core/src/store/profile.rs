@@ -43,9 +43,10 @@ pub struct Profile {
     pub downgrade: bool,
     /// How far its fencing tokens increase.
     pub tokens: TokenOrder,
-    /// The most acquisitions of one process for one grant: the tokens that a store reserves. 1 where
-    /// it reserves none.
-    pub local_handoffs: u32,
+    /// The most acquisitions of one process for one grant, whatever
+    /// [`Lock::local_handoffs`](crate::Lock::local_handoffs) asks for: the tokens that a store reserves.
+    /// 1 where it reserves none.
+    pub max_local_handoffs: u32,
     /// When exclusion fails; empty where it never does.
     pub exclusion_fails_when: Cow<'static, [&'static str]>,
 }

@@ -99,7 +99,7 @@ impl Script {
                 modes: Modes::ALL,
                 downgrade: false,
                 tokens: TokenOrder::Data,
-                local_handoffs: 1,
+                max_local_handoffs: 1,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             settings: Settings::default(),
@@ -114,7 +114,7 @@ impl Script {
     }
 
     pub(crate) fn local_handoffs(mut self, most: u32) -> Script {
-        self.profile.local_handoffs = most;
+        self.profile.max_local_handoffs = most;
         self
     }
 

@@ -171,7 +171,7 @@ impl Client {
     /// The lock, and as an account's mostly with local hand-offs.
     fn lock(&mut self, how: How, name: &str, is_account: bool) -> Lock {
         let lock = how.lock(&self.locks, name).ttl(self.workload.ttl);
-        let most = self.locks.profile().local_handoffs.min(16);
+        let most = self.locks.profile().max_local_handoffs.min(16);
         if how == How::Exclusive && is_account && most > 1 && self.random.random_bool(0.8) {
             return lock.local_handoffs(most);
         }

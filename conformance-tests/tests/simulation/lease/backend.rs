@@ -34,7 +34,7 @@ pub(crate) static PROFILE: Profile = Profile {
     modes: Modes::ALL,
     downgrade: false,
     tokens: TokenOrder::BeyondData,
-    local_handoffs: 1,
+    max_local_handoffs: 1,
     exclusion_fails_when: Cow::Borrowed(&["the server loses its data"]),
 };
 

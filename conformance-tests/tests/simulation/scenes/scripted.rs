@@ -151,7 +151,7 @@ impl Scripted {
             modes: Modes::ALL,
             downgrade: false,
             tokens: TokenOrder::Data,
-            local_handoffs: 1,
+            max_local_handoffs: 1,
             exclusion_fails_when: Cow::Borrowed(&[]),
         };
         let store = Arc::new(Scripted {

@@ -63,7 +63,7 @@ impl SessionBackend {
                 modes: Modes::ALL,
                 downgrade: false,
                 tokens: TokenOrder::Data,
-                local_handoffs: 1,
+                max_local_handoffs: 1,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             own: Mutex::default(),
