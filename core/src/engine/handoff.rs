@@ -97,6 +97,8 @@ struct Group {
     key: Key,
     /// What the contention asks the store for: the options of the acquisition that came first.
     request: AcquireRequest,
+    /// While it is locked, nothing calls the program's wakers, subscribers or recorder, nor the
+    /// backend: they may use the same lock, and may panic.
     state: Mutex<State>,
 }
 
@@ -128,7 +130,7 @@ struct Tenure {
     /// When no further turn begins, and when not even the first one.
     ends: Moment,
     first_ends: Moment,
-    /// The number of the offer that was made last, and whether it was accepted.
+    /// The number of the offer that was made last, 0 before the first, and whether it was accepted.
     offer: u64,
     is_running: bool,
     /// Revokes an offer that nobody takes, and sees the loss of the hold.
@@ -284,18 +286,19 @@ impl Waiter {
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
-        let state = self.group.state.lock();
-        let asked = state.contention.as_ref().and_then(|it| it.observed.get().cloned());
-        match (&state.tenure, asked) {
-            (None, Some(wait)) => timed_out(limit, &wait),
-            (Some(_), _) | (None, None) => timed_out_locally(limit),
+        let asked = {
+            let state = self.group.state.lock();
+            let contention = state.contention.as_ref().filter(|_| state.tenure.is_none());
+            contention.and_then(|contention| contention.observed.get().cloned())
+        };
+        match asked {
+            Some(wait) => timed_out(limit, &wait),
+            None => {
+                let limit = format_duration(limit);
+                Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
+            }
         }
     }
-}
-
-fn timed_out_locally(limit: Duration) -> Error {
-    let limit = format_duration(limit);
-    Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
 }
 
 impl Drop for Waiter {
@@ -304,17 +307,16 @@ impl Drop for Waiter {
         if self.is_served {
             return;
         }
-        let left = {
+        let (left, contention) = {
             let mut state = self.group.state.lock();
             let left = state.waiting.remove(&self.place);
-            if state.waiting.is_empty()
-                && let Some(contention) = state.contention.take()
-            {
-                // With its place in the store's queue.
-                contention.task.abort();
-            }
-            left
+            let is_last = state.waiting.is_empty();
+            (left, state.contention.take_if(|_| is_last))
         };
+        if let Some(contention) = contention {
+            // With its place in the store's queue.
+            contention.task.abort();
+        }
         drop(left);
         self.group.remove_if_idle(&self.client);
     }
@@ -339,38 +341,31 @@ impl Group {
         state.contention = Some(Contention { id, task, observed });
     }
 
-    /// Offers the next turn of the tenure; ends it when there is none, and returns its hold.
+    /// The waiter that is offered the next turn of the tenure after that of `number`; or the end of
+    /// the tenure, and its hold.
     fn advance(
         self: &Arc<Group>,
-        state: &mut State,
         client: &Arc<ClientInner>,
-    ) -> Option<OwnedHold> {
+        number: TurnNumber,
+    ) -> Option<Advanced> {
+        let mut state = self.state.lock();
+        let State { tenure, waiting, .. } = &mut *state;
+        // Another number was lost or revoked, and others have gone on.
+        let current = tenure.as_mut().filter(|tenure| tenure.number() == number)?;
         let now = client.now();
-        if let State { tenure: Some(tenure), waiting, .. } = state
-            && tenure.owned.hold.is_held(now)
-            && tenure.used < self.request.local_handoffs
-            && now < tenure.ends
+        if current.owned.hold.is_valid(now)
+            && current.used < self.request.local_handoffs
+            && now < current.ends
+            && let Some((_, waiter)) = waiting.pop_first()
         {
-            while let Some((_, waiter)) = waiting.pop_first() {
-                tenure.offer += 1;
-                tenure.is_running = false;
-                let number = TurnNumber { tenure: tenure.id, offer: tenure.offer };
-                let offer =
-                    Offer { group: self.clone(), client: client.clone(), number, is_open: true };
-                match waiter.send(Ok(offer)) {
-                    Ok(()) => {
-                        self.watch(tenure, client);
-                        return None;
-                    }
-                    // It left just now. The offer must not pass itself on under this lock.
-                    Err(Ok(mut offer)) => offer.is_open = false,
-                    Err(Err(_)) => {}
-                }
-            }
+            current.offer += 1;
+            current.is_running = false;
+            self.watch(current, client);
+            return Some(Advanced::Offered(waiter, current.number()));
         }
-        let ended = state.tenure.take().map(|tenure| tenure.owned);
-        self.serve(state, client);
-        ended
+        let ended = tenure.take().map(|tenure| tenure.owned);
+        self.serve(&mut state, client);
+        ended.map(Advanced::Ended)
     }
 
     /// Watches over a tenure for which somebody waits.
@@ -388,23 +383,32 @@ impl Group {
         }
     }
 
-    /// The turn or the offer of this number has ended: the next one, or the end of the tenure, whose
-    /// hold is returned.
+    /// The turn or the offer of this number has ended: offers the next one, or ends the tenure and
+    /// returns its hold.
     fn pass_on(
         self: &Arc<Group>,
         client: &Arc<ClientInner>,
-        number: TurnNumber,
+        mut number: TurnNumber,
     ) -> Option<OwnedHold> {
-        let ended = {
-            let mut state = self.state.lock();
-            match &state.tenure {
-                Some(tenure) if tenure.number() == number => self.advance(&mut state, client),
-                // It was lost or revoked, and others have gone on.
-                _ => return None,
+        loop {
+            let waiter = match self.advance(client, number)? {
+                Advanced::Offered(waiter, next) => {
+                    number = next;
+                    waiter
+                }
+                Advanced::Ended(ended) => {
+                    self.remove_if_idle(client);
+                    return Some(ended);
+                }
+            };
+            let offer =
+                Offer { group: self.clone(), client: client.clone(), number, is_open: true };
+            match waiter.send(Ok(offer)) {
+                // The waiter left just now.
+                Err(Ok(mut offer)) => offer.is_open = false,
+                Ok(()) | Err(Err(_)) => return None,
             }
-        };
-        self.remove_if_idle(client);
-        ended
+        }
     }
 
     /// Ends a tenure whose next turn was not begun in time, or whose hold is lost.
@@ -434,6 +438,13 @@ impl Group {
     }
 }
 
+/// What became of a tenure at the end of a turn.
+enum Advanced {
+    /// The waiter is to be sent the offer of this number.
+    Offered(oneshot::Sender<Result<Offer>>, TurnNumber),
+    Ended(OwnedHold),
+}
+
 impl State {
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.tenure.is_none() && self.contention.is_none()
@@ -455,7 +466,7 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
     let unanswered = Unanswered { group: &group, client: &client, id };
     let for_ever = WaitLimit { limit: Duration::MAX, left: Duration::MAX };
     let acquired = acquire(&client, &group.request, for_ever, Some(&observed)).await;
-    let (ended, failed) = {
+    let (granted, failed) = {
         let mut state = group.state.lock();
         // Nobody waits any more: what was acquired is released.
         if state.contention.take_if(|contention| contention.id == id).is_none() {
@@ -465,7 +476,7 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
             Ok(owned) => {
                 state.last_id += 1;
                 let grant = owned.hold.grant;
-                state.tenure = Some(Tenure {
+                let tenure = Tenure {
                     id: state.last_id,
                     first: grant.token,
                     used: 0,
@@ -475,8 +486,10 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
                     is_running: false,
                     watcher: None,
                     owned,
-                });
-                (group.advance(&mut state, &client), None)
+                };
+                let number = tenure.number();
+                state.tenure = Some(tenure);
+                (Some(number), None)
             }
             // A grant that came too late is the misfortune of one; the others ask again.
             Err(error) if error.kind() == ErrorKind::Lost => {
@@ -487,7 +500,9 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
             Err(error) => (None, Some((error, std::mem::take(&mut state.waiting)))),
         }
     };
-    drop(ended);
+    if let Some(number) = granted {
+        drop(group.pass_on(&client, number));
+    }
     if let Some((error, waiting)) = failed {
         for waiter in waiting.into_values() {
             let _ = waiter.send(Err(error.clone()));
@@ -564,7 +579,7 @@ impl Offer {
         self.is_open = false;
         let now = client.now();
         let tenure = state.tenure.as_mut().filter(|tenure| tenure.number() == self.number)?;
-        if !tenure.owned.hold.is_held(now) {
+        if !tenure.owned.hold.is_valid(now) {
             let ended = state.tenure.take();
             drop(state);
             drop(ended);
@@ -619,16 +634,19 @@ impl Turn {
         if std::mem::replace(&mut self.is_over, true) {
             return None;
         }
+        let now = self.client.now();
+        // Too late, it is lost, and reported as that.
+        let reported = catch_unwind(AssertUnwindSafe(|| self.hold.is_held(now)));
         let lost = match self.hold.ending() {
             Some(Ending::Lost(reason)) => Some(reason),
             _ => None,
         };
-        let held = self.client.now().duration_since(self.since);
+        let held = now.duration_since(self.since);
         let counted = catch_unwind(AssertUnwindSafe(|| {
             self.client.metrics.ended(&self.group.request, held, lost);
         }));
         let ended = self.group.pass_on(&self.client, self.number);
-        match counted {
+        match reported.and(counted) {
             Ok(()) => ended,
             Err(panic) => resume_unwind(panic),
         }

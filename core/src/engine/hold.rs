@@ -106,6 +106,12 @@ impl Hold {
         }
     }
 
+    /// Whether it is held, for a caller that has locked a mutex: a validity that is over stays to be
+    /// noticed by [`is_held`](Hold::is_held), which then reports it to the program.
+    pub(crate) fn is_valid(&self, now: Moment) -> bool {
+        self.valid_until().is_some_and(|until| now < until)
+    }
+
     /// Exact to the nanosecond without a timer: a call after the validity's end ends the hold.
     pub(crate) fn is_held(&self, now: Moment) -> bool {
         match self.valid_until() {
@@ -114,7 +120,7 @@ impl Hold {
             Some(until) => {
                 self.expire(until, now);
                 // A renewal may have moved the end between the two reads.
-                self.valid_until().is_some_and(|until| now < until)
+                self.is_valid(now)
             }
         }
     }
@@ -173,10 +179,10 @@ impl Hold {
         }
         self.changed.notify_waiters();
         if let Some(reason) = lost {
-            self.span.in_scope(|| telemetry::lost(self.claim(), self.grant.token, reason));
             // The holder may not use the lock any more, so others need not wait until the guard is
-            // dropped, which a forgotten one never is.
+            // dropped, which a forgotten one never is. First, since a subscriber may panic.
             self.cleanup.leave();
+            self.span.in_scope(|| telemetry::lost(self.claim(), self.grant.token, reason));
         }
     }
 

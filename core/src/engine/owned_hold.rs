@@ -34,9 +34,13 @@ impl OwnedHold {
 
 impl Drop for OwnedHold {
     fn drop(&mut self) {
-        let ended = self.hold.valid_until().is_none();
-        if !ended && self.hold.end(Ending::Released, self.client.now()) {
+        if self.hold.valid_until().is_some() {
             self.client.worker.remove(self.hold.claim().id);
+            let now = self.client.now();
+            // Too late, it is lost, as the release of a guard answers.
+            if self.hold.is_held(now) {
+                self.hold.end(Ending::Released, now);
+            }
         }
         self.hold.cleanup.leave();
     }

@@ -1,41 +1,14 @@
 //! What a holder may rely on while it works.
 
 use std::cell::Cell;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::{Clock, ErrorKind, Moment, Settings, TokenEpoch, TokioClock};
+use fencelock_core::{ErrorKind, Settings, TokenEpoch};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use crate::scripted::{Call, One, SECOND, Script, TTL};
-
-/// A clock that can jump past its own timers, as after a pause of the whole process.
-#[derive(Default)]
-struct Jumping {
-    clock: TokioClock,
-    ahead: AtomicU64,
-}
-
-impl Jumping {
-    fn jump(&self, by: Duration) {
-        let nanos = u64::try_from(by.as_nanos()).unwrap();
-        self.ahead.fetch_add(nanos, Ordering::SeqCst);
-    }
-}
-
-impl Clock for Jumping {
-    fn now(&self) -> Moment {
-        self.clock.now() + Duration::from_nanos(self.ahead.load(Ordering::SeqCst))
-    }
-
-    fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        self.clock.sleep_until(at)
-    }
-}
+use crate::scripted::{Call, Jumping, One, SECOND, Script, TTL};
 
 #[tokio::test(start_paused = true)]
 async fn work_is_not_polled_after_the_end_of_the_validity() {

@@ -13,6 +13,7 @@ mod closing;
 mod connecting;
 mod holding;
 mod options;
+mod observing;
 mod renewal;
 mod runtimes;
 mod scripted;

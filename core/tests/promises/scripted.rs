@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
@@ -21,6 +22,30 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
+}
+
+/// A clock that can jump past its own timers, as after a pause of the whole process.
+#[derive(Default)]
+pub(crate) struct Jumping {
+    clock: TokioClock,
+    ahead: AtomicU64,
+}
+
+impl Jumping {
+    pub(crate) fn jump(&self, by: Duration) {
+        let nanos = u64::try_from(by.as_nanos()).unwrap();
+        self.ahead.fetch_add(nanos, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Jumping {
+    fn now(&self) -> Moment {
+        self.clock.now() + Duration::from_nanos(self.ahead.load(Ordering::SeqCst))
+    }
+
+    fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        self.clock.sleep_until(at)
+    }
 }
 
 /// One call to the store.
