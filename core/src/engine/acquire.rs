@@ -17,7 +17,7 @@ use tracing::{Instrument, Span};
 use crate::engine::cleanup::CleanupGuard;
 use crate::engine::client::{ClientInner, closed, silent};
 use crate::engine::hold::{Grant, Hold, Limit};
-use crate::engine::metrics::{Metrics, Outcome};
+use crate::engine::metrics::{GrantedBy, Metrics, Outcome};
 use crate::engine::own_hold;
 use crate::engine::owned_hold::OwnedHold;
 use crate::engine::renewal::timing::period;
@@ -294,7 +294,8 @@ impl AcquireLoop<'_> {
         let hold = Hold::new(self.cleanup.clone(), grant, span, client.metrics.clone());
         let hold = Arc::new(hold);
         if let Some(request) = claim.counted() {
-            client.metrics.granted(request, grant.since.duration_since(self.started));
+            let waited = grant.since.duration_since(self.started);
+            client.metrics.granted(request, waited, GrantedBy::Store);
         }
         // From here on its drop ends the hold.
         let owned = OwnedHold { client: client.clone(), hold: hold.clone() };

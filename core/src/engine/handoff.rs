@@ -19,7 +19,7 @@ use tracing::{Instrument, Span};
 use crate::engine::acquire::{Observed, WaitLimit, acquire, timed_out};
 use crate::engine::client::{ClientInner, closed};
 use crate::engine::hold::{Ending, Hold};
-use crate::engine::metrics::Outcome;
+use crate::engine::metrics::{GrantedBy, Outcome};
 use crate::engine::own_hold;
 use crate::engine::owned_hold::{OwnedHold, not_held};
 use crate::engine::telemetry;
@@ -586,6 +586,7 @@ impl Offer {
             return None;
         }
         tenure.is_running = true;
+        let by = if tenure.used == 0 { GrantedBy::Store } else { GrantedBy::HandOff };
         let token = tenure.first.plus(tenure.used);
         tenure.used += 1;
         let hold = tenure.owned.hold.clone();
@@ -601,7 +602,7 @@ impl Offer {
             hold,
             group,
         };
-        turn.client.metrics.granted(&turn.group.request, now.duration_since(started));
+        turn.client.metrics.granted(&turn.group.request, now.duration_since(started), by);
         let store = turn.client.store.profile().store;
         turn.span = telemetry::hold_span(caller, turn.hold.claim(), store, token);
         Some(turn)

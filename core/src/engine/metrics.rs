@@ -22,6 +22,14 @@ pub(crate) enum Outcome {
     Cancelled,
 }
 
+/// What gave an acquisition its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantedBy {
+    Store,
+    /// The turn before it, of the same process.
+    HandOff,
+}
+
 impl Outcome {
     pub(crate) fn of(error: &Error) -> Outcome {
         match error.kind() {

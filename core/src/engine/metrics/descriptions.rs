@@ -9,6 +9,7 @@ pub(super) const RENEWAL: &str = "fencelock_renewal_seconds";
 pub(super) const HELD: &str = "fencelock_held";
 pub(super) const WAITING: &str = "fencelock_waiting";
 pub(super) const ACQUISITIONS: &str = "fencelock_acquisitions_total";
+pub(super) const HANDOFFS: &str = "fencelock_handoffs_total";
 pub(super) const LOST: &str = "fencelock_lost_total";
 
 /// Gives `recorder` the description of every metric.
@@ -36,6 +37,11 @@ pub(super) fn describe(recorder: &dyn Recorder) {
         ACQUISITIONS.into(),
         count,
         "Acquisitions that have ended, by their outcome.".into(),
+    );
+    recorder.describe_counter(
+        HANDOFFS.into(),
+        count,
+        "Acquisitions that were granted by a local hand-off, without the store.".into(),
     );
     recorder.describe_counter(LOST.into(), count, "Locks that were lost, by the reason.".into());
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use metrics::{Key, Label, Level, Metadata, Recorder};
 
-use super::Outcome;
-use super::descriptions::{self, ACQUISITIONS, HELD, HOLD, LOST, RENEWAL, WAIT, WAITING};
+use super::descriptions::{self, ACQUISITIONS, HANDOFFS, HELD, HOLD, LOST, RENEWAL, WAIT, WAITING};
+use super::{GrantedBy, Outcome};
 use crate::store::claim::AcquireRequest;
 use crate::types::error::LostReason;
 use crate::types::mode::Mode;
@@ -33,6 +33,7 @@ struct ModeKeys {
     hold: Key,
     held: Key,
     waiting: Key,
+    handoffs: Key,
     outcomes: [Key; OUTCOMES.len()],
     losses: [Key; LOSSES.len()],
 }
@@ -62,10 +63,13 @@ impl Metrics {
         Metrics { store, by_lock, modes, renewal, described: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn granted(&self, request: &AcquireRequest, waited: Duration) {
+    pub(crate) fn granted(&self, request: &AcquireRequest, waited: Duration, by: GrantedBy) {
         self.record(request, |keys, recorder| {
             let outcome = &keys.outcomes[Outcome::Granted as usize];
             recorder.register_counter(outcome, &METADATA).increment(1);
+            if by == GrantedBy::HandOff {
+                recorder.register_counter(&keys.handoffs, &METADATA).increment(1);
+            }
             recorder.register_histogram(&keys.wait, &METADATA).record(waited);
             recorder.register_gauge(&keys.held, &METADATA).increment(1.0);
         });
@@ -145,6 +149,7 @@ impl ModeKeys {
             hold: key(HOLD),
             held: key(HELD),
             waiting: key(WAITING),
+            handoffs: key(HANDOFFS),
             outcomes: OUTCOMES.map(|outcome| with(ACQUISITIONS, "outcome", outcome)),
             losses: LOSSES.map(|reason| with(LOST, "reason", reason.as_str())),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Outcome;
+use super::{GrantedBy, Outcome};
 use crate::store::claim::AcquireRequest;
 use crate::types::error::LostReason;
 
@@ -13,7 +13,7 @@ impl Metrics {
         Metrics
     }
 
-    pub(crate) fn granted(&self, _request: &AcquireRequest, _waited: Duration) {}
+    pub(crate) fn granted(&self, _request: &AcquireRequest, _waited: Duration, _by: GrantedBy) {}
 
     pub(crate) fn finished(&self, _request: &AcquireRequest, _outcome: Outcome) {}
 
