@@ -33,6 +33,7 @@ mod losses {
 mod guards {
     pub(super) mod downgrade;
     pub(super) mod handoffs;
+    pub(super) mod lost_handoffs;
     pub(super) mod owners;
     pub(super) mod several;
     pub(super) mod work_under_a_lock;
@@ -54,7 +55,7 @@ mod work;
 
 use faults::{network, processes, replies};
 use grants::{exclusion, modes, ownership, tokens};
-use guards::{downgrade, handoffs, owners, several, work_under_a_lock};
+use guards::{downgrade, handoffs, lost_handoffs, owners, several, work_under_a_lock};
 use interface::{errors, inspecting, names, options};
 use losses::{closing, renewal, validity};
 use waits::{cancel, waiting};
@@ -78,6 +79,7 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     inspecting::BEHAVIOURS,
     downgrade::BEHAVIOURS,
     handoffs::BEHAVIOURS,
+    lost_handoffs::BEHAVIOURS,
     owners::BEHAVIOURS,
     several::BEHAVIOURS,
     work_under_a_lock::BEHAVIOURS,

@@ -159,7 +159,15 @@ impl Peer {
         ttl: Option<Duration>,
     ) -> Result<u64, PeerError> {
         let name = name.to_owned();
-        let want = Want::Acquire { slot, name, how, wait_at_most: None, ttl };
+        let want = Want::Acquire { slot, name, how, wait_at_most: None, ttl, local_handoffs: 1 };
+        self.granted(want).await
+    }
+
+    /// Asks for an acquisition: its fencing token.
+    ///
+    /// # Errors
+    /// As [`ask`](Peer::ask).
+    pub(crate) async fn granted(&self, want: Want) -> Result<u64, PeerError> {
         match self.ask(want).await? {
             Answer::Granted { token } => Ok(token),
             other => Err(PeerError::Trouble(format!("unexpected answer {other:?}"))),

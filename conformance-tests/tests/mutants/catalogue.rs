@@ -30,6 +30,7 @@ const FAILING: &str = "conformance-tests/tests/simulation/scenes/failing.rs";
 const LEAVING: &str = "conformance-tests/tests/simulation/scenes/leaving.rs";
 const RENEWING: &str = "conformance-tests/tests/simulation/scenes/renewing.rs";
 const WAITING: &str = "conformance-tests/tests/simulation/scenes/waiting.rs";
+const OBSERVING: &str = "core/tests/promises/observing.rs";
 const PROMISES: &str = "core/tests/promises/holding.rs";
 const MODEL: &str = "models/tests/redlock/breaks.rs";
 
@@ -59,6 +60,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
             Suite("ownership::a_guard_outlives_its_runtime_without_harm"),
             Suite("validity::a_frozen_holder_finds_its_lock_lost_after_the_freeze"),
             Suite("modes::a_lost_holder_releases_its_permits"),
+            Suite("lost_handoffs::a_frozen_client_hands_on_nothing_after_its_thaw"),
             SeedsOfLeases,
         ],
     ),
@@ -97,7 +99,17 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     ),
     (Mutant::TokenDiesWithTheLock, &[Suite("tokens::tokens_rise_after_all_clients_have_left")]),
     (Mutant::SharedTokensRepeat, &[Suite("tokens::tokens_of_shared_grants_are_unique")]),
-    (Mutant::NoTokensReserved, &[Suite("handoffs::tokens_rise_with_every_turn_across_clients")]),
+    (
+        Mutant::NoTokensReserved,
+        &[
+            Suite("handoffs::tokens_rise_with_every_turn_across_clients"),
+            Suite("lost_handoffs::an_evicted_tenure_is_lost"),
+        ],
+    ),
+    (
+        Mutant::ReservesAheadOfTime,
+        &[Suite("lost_handoffs::tokens_rise_over_hand_offs_when_the_store_loses_its_data")],
+    ),
     (Mutant::DowngradeStaysExclusive, &[Suite("downgrade::a_downgraded_writer_lets_readers_in")]),
     (Mutant::DowngradeLetsGo, &[Suite("downgrade::a_downgraded_writer_keeps_writers_out")]),
     (Mutant::DowngradeMintsToken, &[Suite("downgrade::a_downgrade_keeps_the_token")]),
@@ -107,6 +119,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         &[
             Suite("cancel::a_cancelled_waiter_releases_no_other_hold"),
             Suite("waiting::a_wait_that_timed_out_leaves_the_queue"),
+            Suite("handoffs::a_thousand_random_drops_leave_nothing"),
         ],
     ),
     (
@@ -160,7 +173,13 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::EvictsAnyClaim,
         &[Suite("inspecting::evicting_an_unknown_participant_changes_nothing")],
     ),
-    (Mutant::EvictsNone, &[Suite("inspecting::an_evicted_holder_is_lost")]),
+    (
+        Mutant::EvictsNone,
+        &[
+            Suite("inspecting::an_evicted_holder_is_lost"),
+            Suite("lost_handoffs::an_evicted_tenure_is_lost"),
+        ],
+    ),
     (Mutant::NoAdoption, &[SeedsOfSessions]),
     (Mutant::NoSync, &[SeedsOfSessions]),
     (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(BACKENDS, "a_read_is_no_heartbeat")]),
@@ -286,6 +305,37 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
         "the connection ends before the releases are sent",
         "core/src/locks.rs: close, tasks.wait",
         &[Test(CLOSING, "close_ends_holds_then_releases_them")],
+    ),
+    (
+        "a guard that is dropped too late counts as released",
+        "core/src/engine/owned_hold.rs: drop, is_held",
+        &[Test(OBSERVING, "a_guard_that_is_dropped_after_its_validity_is_lost")],
+    ),
+    (
+        "a loss is reported to the program while the turns are locked",
+        "core/src/engine/handoff.rs: advance and accept, is_valid",
+        &[
+            Test(OBSERVING, "a_subscriber_may_use_a_lock_whose_loss_the_next_turn_finds"),
+            Test(OBSERVING, "a_subscriber_may_use_a_lock_whose_loss_a_dropped_waiter_finds"),
+        ],
+    ),
+    (
+        "a turn begins after the end of the validity",
+        "core/src/engine/handoff.rs: accept, is_valid",
+        &[Test(OBSERVING, "a_subscriber_may_use_a_lock_whose_loss_the_next_turn_finds")],
+    ),
+    (
+        "a tenure has another TTL than its turns",
+        "core/src/engine/handoff.rs: join, request",
+        &[Suite("lost_handoffs::a_killed_process_frees_its_tenure")],
+    ),
+    (
+        "no loss ends a tenure for which tasks wait",
+        "core/src/engine/handoff.rs: watch, lost",
+        &[
+            Suite("lost_handoffs::a_loss_ends_the_turn_and_keeps_the_waiters"),
+            Suite("lost_handoffs::an_evicted_tenure_is_lost"),
+        ],
     ),
 ];
 

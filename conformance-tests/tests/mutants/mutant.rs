@@ -36,6 +36,8 @@ pub(crate) enum Mutant {
     SharedTokensRepeat,
     /// A grant that several acquisitions share has one token.
     NoTokensReserved,
+    /// Tokens follow the server's time in milliseconds, so that what a grant reserves is ahead of it.
+    ReservesAheadOfTime,
     // Downgrade.
     /// The downgrade only extends the lease.
     DowngradeStaysExclusive,

@@ -201,9 +201,13 @@ impl Server {
         state.last_token = match self.mutant {
             Some(Mutant::TokenFromIncr | Mutant::NoTokensReserved) => state.last_token + 1,
             Some(Mutant::TokenDiesWithTheLock) => return queue.tokens,
+            Some(Mutant::ReservesAheadOfTime) => {
+                (state.last_token + 1).max(self.clock.now().as_nanos() / 1_000_000)
+            }
             Some(Mutant::SharedTokensRepeat) if mode == Mode::Shared => state.last_token.max(1),
-            // The server's time, so that it rises although the data is lost.
-            _ => (state.last_token + 1).max(self.clock.now().as_nanos() / 1000),
+            // The server's time, so that it rises although the data is lost; in nanoseconds, since a
+            // grant here takes more of them than it reserves tokens.
+            _ => (state.last_token + 1).max(self.clock.now().as_nanos()),
         };
         state.last_token
     }

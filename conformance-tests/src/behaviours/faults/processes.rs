@@ -88,6 +88,7 @@ async fn exclude(context: Arc<Context>) {
         how: How::Exclusive,
         wait_at_most: Some(Duration::ZERO),
         ttl: None,
+        local_handoffs: 1,
     };
     let tried = context.soon("another process tries", two.ask(want)).await;
     match tried.expect_err("two processes hold one lock") {

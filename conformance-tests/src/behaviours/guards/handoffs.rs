@@ -7,10 +7,11 @@ use std::time::Duration;
 use fencelock_core::{ErrorKind, Guard, Lock, Locks, LostReason, Owner, all};
 use rand::RngExt;
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use crate::behaviours::behaviour;
 use crate::behaviours::work::{self, Counter, SHORT_WAIT};
-use crate::harness::Backdoor;
+use crate::cancel_points::DroppedAfter;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -19,7 +20,6 @@ use crate::suite::waiting::spawn_waiter;
 
 const GROUP: &str = "handoffs";
 const NEEDS: &[Need] = &[Need::LocalHandoffs];
-const EXPIRE: &[Need] = &[Need::LocalHandoffs, Need::Backdoor(Backdoor::Expire)];
 const ARRIVAL: &[Need] = &[Need::LocalHandoffs, Need::Arrival];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
@@ -33,7 +33,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_dropped_waiter_passes_its_turn_on", NEEDS, |c| Box::pin(dropped(c))),
     behaviour(GROUP, "the_last_waiter_that_leaves_leaves_the_queue", NEEDS, |c| Box::pin(left(c))),
     behaviour(GROUP, "a_frozen_local_waiter_is_passed_over", NEEDS, |c| Box::pin(frozen(c))),
-    behaviour(GROUP, "a_loss_ends_the_turn_and_keeps_the_waiters", EXPIRE, |c| Box::pin(lost(c))),
     behaviour(GROUP, "a_limit_ends_one_turn_only", NEEDS, |c| Box::pin(limited(c))),
     behaviour(GROUP, "a_close_tells_local_waiters", NEEDS, |c| Box::pin(closed(c))),
     behaviour(GROUP, "a_try_meets_a_tenure_as_busy", NEEDS, |c| Box::pin(tries(c))),
@@ -42,23 +41,23 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "owners_and_several_locks_can_have_hand_offs", NEEDS, |c| {
         Box::pin(combined(c))
     }),
-    behaviour(GROUP, "random_drops_leave_nothing", NEEDS, |c| Box::pin(random_drops(c))),
+    behaviour(GROUP, "a_thousand_random_drops_leave_nothing", NEEDS, |c| Box::pin(random_drops(c))),
 ];
 
-const MOST: u32 = 8;
+pub(super) const MOST: u32 = 8;
 
-fn lock(locks: &Locks, name: &str) -> Lock {
+pub(super) fn lock(locks: &Locks, name: &str) -> Lock {
     locks.lock(name).local_handoffs(MOST)
 }
 
-async fn acquire(context: &Context, locks: &Locks, name: &str) -> Guard {
+pub(super) async fn acquire(context: &Context, locks: &Locks, name: &str) -> Guard {
     let acquired = context.soon("a turn", lock(locks, name).acquire()).await;
     acquired.expect("acquired")
 }
 
 /// Awaits that the queue of this process has one more waiter, which no store can be asked about: it has
 /// run until it waits.
-async fn settle() {
+pub(super) async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
@@ -231,25 +230,6 @@ async fn frozen(context: Arc<Context>) {
     context.release(thawed.expect("acquired")).await;
 }
 
-async fn lost(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let first = acquire(&context, &one, &name).await;
-    let waiter = spawn_waiter(lock(&one, &name));
-    settle().await;
-    context.store().expire(&name).await.expect("the store forgets it");
-    let other = context.acquire(&two, &name).await;
-    context.within(context.patience() * 4, "the turn is lost", first.lost()).await;
-    work::release_is_not_held(&context, first).await;
-    context.until_queued(&two, &name, 1).await;
-    assert!(!waiter.is_finished());
-    let token = other.fencing_token();
-    context.release(other).await;
-    let waiter = context.until_granted("the waiter is granted", waiter).await;
-    assert!(waiter.fencing_token() > token);
-    context.release(waiter).await;
-}
-
 async fn limited(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
@@ -348,25 +328,34 @@ async fn combined(context: Arc<Context>) {
     context.release(waiter).await;
 }
 
+/// Some after so many polls, and some after a time. In small batches: often all waiters of a client
+/// leave, and with them its place in the store's queue.
 async fn random_drops(context: Arc<Context>) {
+    const BATCHES: usize = 100;
+    const EACH: usize = 10;
+    const LONGEST: u64 = 2_000;
     let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let mut tasks = JoinSet::new();
+    let clients = [context.client().await, context.client().await];
     let mut random = context.random();
-    for index in 0..200 {
-        let locks = if index % 2 == 0 { &one } else { &two };
-        let (lock, polls) = (lock(locks, &name), random.random_range(0..6));
-        tasks.spawn(async move {
-            let acquiring = async move {
-                let guard = lock.acquire().await.expect("acquired");
-                tokio::task::yield_now().await;
-                guard.release().await.expect("released");
-            };
-            crate::cancel_points::DroppedAfter::polls(polls, acquiring).await;
-        });
+    for batch in 1..=BATCHES {
+        let mut tasks = JoinSet::new();
+        for locks in clients.iter().cycle().take(EACH) {
+            let (lock, polls) = (lock(locks, &name), random.random_range(0..6));
+            let [hold, limit] = [(); 2].map(|()| random.random_range(0..LONGEST));
+            tasks.spawn(async move {
+                let acquiring = async move {
+                    let guard = lock.acquire().await.expect("acquired");
+                    sleep(Duration::from_micros(hold)).await;
+                    guard.release().await.expect("released");
+                };
+                let acquiring = DroppedAfter::polls(polls, acquiring);
+                let _ = timeout(Duration::from_micros(limit), acquiring).await;
+            });
+        }
+        let what = format!("all of batch {batch} are dropped or done");
+        context.soon(&what, tasks.join_all()).await;
+        context.until_free(&clients[1], &name).await;
     }
-    context.within(context.patience() * 4, "all are dropped or done", tasks.join_all()).await;
-    context.until_free(&two, &name).await;
-    let guard = acquire(&context, &one, &name).await;
+    let guard = acquire(&context, &clients[0], &name).await;
     context.release(guard).await;
 }

@@ -116,8 +116,11 @@ impl State {
 
     async fn carry_out(&self, want: Want) -> Result<Answer> {
         match want {
-            Want::Acquire { slot, name, how, wait_at_most, ttl } => {
+            Want::Acquire { slot, name, how, wait_at_most, ttl, local_handoffs } => {
                 let mut lock = how.lock(&self.locks, &name);
+                if local_handoffs > 1 {
+                    lock = lock.local_handoffs(local_handoffs);
+                }
                 if let Some(limit) = wait_at_most {
                     lock = lock.wait_at_most(limit);
                 }

@@ -40,6 +40,8 @@ pub enum Want {
         wait_at_most: Option<Duration>,
         /// Its TTL.
         ttl: Option<Duration>,
+        /// How many acquisitions of the process share a grant; 1 for none.
+        local_handoffs: u32,
     },
     /// Release the guard in a slot.
     Release {
