@@ -5,7 +5,7 @@
 //! arguments that every user of the machine can read.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +27,7 @@ mod work;
 use protocol::{Answer, Hello, Reply, Request, Want};
 
 use crate::how::How;
+use crate::time::clock::ServerClock;
 
 /// Why a peer did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,8 +78,29 @@ impl Peer {
         Peer::start_as(&this_program()?, harness, address, params).await
     }
 
+    /// A clock for peers of this program: it is right.
+    ///
+    /// # Errors
+    /// As [`ServerClock::of`].
+    pub fn clock() -> std::io::Result<ServerClock> {
+        ServerClock::of(&this_program()?.to_string_lossy())
+    }
+
+    /// As [`start`](Peer::start), with a [`clock`](Peer::clock) that can be moved.
+    ///
+    /// # Errors
+    /// As [`start`](Peer::start).
+    pub async fn start_with_clock(
+        clock: &ServerClock,
+        harness: &str,
+        address: &str,
+        params: &Params,
+    ) -> Result<Peer, PeerError> {
+        Peer::start_as(clock.program(), harness, address, params).await
+    }
+
     /// By a program that becomes this one.
-    pub(crate) async fn start_as(
+    async fn start_as(
         program: &Path,
         harness: &str,
         address: &str,
@@ -248,10 +270,10 @@ impl Peer {
     }
 }
 
-/// This program, also when its file was replaced meanwhile.
-pub(crate) fn this_program() -> std::io::Result<std::path::PathBuf> {
-    let link = std::path::Path::new("/proc/self/exe");
-    if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
+/// This program, for a child to become, also when its file was replaced meanwhile.
+pub(crate) fn this_program() -> std::io::Result<PathBuf> {
+    let link = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
+    if link.exists() { Ok(link) } else { std::env::current_exe() }
 }
 
 async fn listen(output: ChildStdout, pending: Pending) {

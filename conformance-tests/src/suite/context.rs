@@ -112,10 +112,9 @@ impl Context {
 
     /// Another process, with a wall clock of its own.
     pub(crate) async fn peer_with_clock(&self) -> (Peer, ServerClock) {
-        let program = std::env::current_exe().expect("this program has a path");
-        let clock = ServerClock::of(&program.to_string_lossy()).expect("a clock of its own");
+        let clock = Peer::clock().expect("a clock of its own");
         let (name, address) = (self.harness.name(), self.store.peer_address());
-        let starting = Peer::start_as(clock.program(), name, &address, &self.base);
+        let starting = Peer::start_with_clock(&clock, name, &address, &self.base);
         let started = self.soon("a peer process connects", starting).await;
         (started.unwrap_or_else(|error| panic!("no peer process: {error}")), clock)
     }

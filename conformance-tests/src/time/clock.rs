@@ -27,7 +27,7 @@ impl ServerClock {
     pub fn of(server: &str) -> io::Result<ServerClock> {
         let directory = tempfile::Builder::new().prefix("fencelock-clock-").tempdir()?;
         let file = |name: &str| directory.path().join(name);
-        std::fs::write(file("offset"), [0; 8])?;
+        std::fs::write(file("offset"), [0; 16])?;
         std::fs::write(file("shim.c"), include_str!("clock/shim.c"))?;
         build(&file("shim.c"), &file("shim.so"))?;
         let script = format!(
@@ -38,7 +38,7 @@ impl ServerClock {
         let program = file("server");
         std::fs::write(&program, script)?;
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))?;
-        let offset = File::options().write(true).open(file("offset"))?;
+        let offset = File::options().read(true).write(true).open(file("offset"))?;
         Ok(ServerClock { program, offset, _directory: directory })
     }
 
@@ -62,6 +62,17 @@ impl ServerClock {
     /// When the file cannot be written.
     pub fn is_ahead_by_micros(&self, micros: i64) -> io::Result<()> {
         self.offset.write_all_at(&micros.to_ne_bytes(), 0)
+    }
+
+    /// Whether a program that has this clock was started. A step of a clock that no program has
+    /// proves nothing.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn is_in_use(&self) -> io::Result<bool> {
+        let mut mark = [0; 8];
+        self.offset.read_exact_at(&mut mark, 8)?;
+        Ok(mark != [0; 8])
     }
 
     /// Whether there is a C compiler for the shim.
