@@ -94,6 +94,12 @@ struct Line<'a> {
     local_handoffs: Option<u32>,
     /// Jain's index over the clients' pairs: 1 when all got the same.
     fairness: f64,
+    /// With several processes: the pairs of each, in the order in which they were started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pairs_by_process: Option<Vec<u64>>,
+    /// By how much the one that is furthest from their mean differs from it, in percent of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    largest_deviation_percent: Option<f64>,
     /// Of `handover`: grants to a client that had asked over a millisecond after one still waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     overtaken: Option<usize>,
@@ -214,6 +220,8 @@ impl Options {
     fn line(&self, seen: &[Seen]) -> Line<'_> {
         let elapsed = seen.iter().map(|s| s.elapsed).fold(0.0, f64::max);
         let pairs: Vec<u64> = seen.iter().flat_map(|s| s.pairs.iter().copied()).collect();
+        let by_process: Vec<u64> = seen.iter().map(|s| s.pairs.iter().sum()).collect();
+        let by_process = (by_process.len() > 1).then_some(by_process);
         let mut latencies = histogram(seen);
         let handed_off = handed_off(seen.iter().flat_map(|s| s.holds.iter().copied()));
         if self.workload == Workload::Handover {
@@ -230,6 +238,8 @@ impl Options {
             max_us: tenth(latencies.max() as f64 / 1e3),
             local_handoffs: self.local_handoffs,
             fairness: (1e3 * fairness(&pairs)).round() / 1e3,
+            largest_deviation_percent: by_process.as_deref().map(largest_deviation_percent),
+            pairs_by_process: by_process,
             overtaken: (self.workload == Workload::Handover).then_some(handed_off.overtaken),
         }
     }
@@ -250,6 +260,17 @@ pub(crate) fn fairness(pairs: &[u64]) -> f64 {
     let (sum, squares): (f64, f64) = (pairs.clone().sum(), pairs.clone().map(|n| n * n).sum());
     // All clients got the same.
     if sum == 0.0 { 1.0 } else { sum * sum / (pairs.len() as f64 * squares) }
+}
+
+/// By how much the one that is furthest from the mean differs from it.
+fn largest_deviation_percent(pairs: &[u64]) -> f64 {
+    let mean = pairs.iter().sum::<u64>() as f64 / pairs.len() as f64;
+    // All got the same: nothing.
+    if mean == 0.0 {
+        return 0.0;
+    }
+    let deviations = pairs.iter().map(|n| (*n as f64 - mean).abs());
+    tenth(100.0 * deviations.fold(0.0, f64::max) / mean)
 }
 
 /// One lock's way from holder to holder.
@@ -357,6 +378,19 @@ mod tests {
         let error = options("mem://?ttl=5s&local_handoffs=8").run().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("give --local-handoffs 8"), "{error}");
+    }
+
+    #[test]
+    fn the_share_of_each_process_is_shown() {
+        let shares = [&[50, 60][..], &[100], &[40, 50]];
+        let seen = shares.map(|pairs| Seen { pairs: pairs.to_vec(), ..Seen::default() });
+        let line = |seen| serde_json::to_value(options("file://").line(seen)).unwrap();
+        assert_eq!(line(&seen)["pairs_by_process"], serde_json::json!([110, 100, 90]));
+        assert_eq!(line(&seen)["largest_deviation_percent"], 10.0);
+        assert_eq!(largest_deviation_percent(&[0, 0]), 0.0);
+        for only_of_several in ["pairs_by_process", "largest_deviation_percent"] {
+            assert!(line(&seen[..1]).get(only_of_several).is_none());
+        }
     }
 
     #[test]
