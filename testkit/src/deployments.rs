@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencelock_conformance::{Params, Peer, ScratchStore};
+use fencelock_conformance::{Params, Peer, ScratchStore, ServerClock};
 use fencelock_core::Result;
 use fencelock_core::url::Connecting;
 use futures_util::future::BoxFuture;
@@ -192,6 +192,12 @@ pub trait Deployment: Send + Sync {
     /// The faults of the servers.
     fn faults(&self) -> Vec<Fault> {
         Vec::new()
+    }
+
+    /// The wall clocks of its servers that can be stepped:
+    /// [`Fault::ServerClockStepped`], which [`inflict`](Deployment::inflict) does not know.
+    fn clocks(&self) -> &[ServerClock] {
+        &[]
     }
 
     /// Whether this store's profile says that two may hold together under this fault.

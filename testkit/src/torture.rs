@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use crate::deployments::{Deployment, Fault, Library};
 
 mod client_pool;
+mod clock_steps;
 mod fault_schedule;
 mod report;
 mod round;
@@ -98,6 +99,7 @@ pub async fn torture(
     let mut report = StoreReport::of(deployment, profile, options);
     let mut schedule = FaultSchedule::shuffled(options, deployment)?;
     let mut largest_tokens = verdict::LargestTokens::default();
+    let mut recovery = client_pool::recovery(options);
     // One future for all rounds, so that a stop between two of them is not lost.
     let mut stop = pin!(stop);
     let started = Instant::now();
@@ -105,8 +107,10 @@ pub async fn torture(
         let number = report.rounds.len() + 1;
         let directory = run.directory.path().join(format!("round-{number}"));
         std::fs::create_dir(&directory)?;
+        let faults = schedule.next_round();
+        let profile = &report.profile;
         let playing =
-            round::play(deployment, &mut clients, schedule.next_round(), &directory, options);
+            round::play(deployment, &mut clients, faults, &directory, options, profile.liveness);
         let played = tokio::select! {
             played = playing => played?,
             () = &mut stop => {
@@ -114,6 +118,7 @@ pub async fn torture(
                 break;
             }
         };
+        recovery = played.recovery;
         let writes = run.register.seen().await?;
         let mut round =
             verdict::verdict(number, played, writes, &mut largest_tokens, deployment, &report)?;
@@ -128,7 +133,7 @@ pub async fn torture(
     clients.leave().await;
     if !report.was_stopped {
         report.leftovers =
-            client_pool::gone(async || deployment.leftovers().await, options).await?;
+            client_pool::gone(async || deployment.leftovers().await, recovery).await?;
     }
     Ok(report)
 }

@@ -13,6 +13,8 @@ use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
+mod clocks;
+
 /// Longer than a TTL, which is 2 s there.
 const SHORT: [&str; 4] = ["--faults-for", "2500ms", "--quiet-for", "1s"];
 

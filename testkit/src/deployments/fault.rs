@@ -15,6 +15,8 @@ pub enum Fault {
     ClientsKilled,
     /// Client processes are stopped for a while, for shorter and for longer than the TTL.
     ClientsFrozen,
+    /// The wall clocks of client processes step, forward and back.
+    ClientClockStepped,
     /// Nothing passes between clients and servers, and connections stay up.
     CutOff,
     /// No request passes.
@@ -35,6 +37,8 @@ pub enum Fault {
     ServerFrozen,
     /// The server is killed and started again.
     ServerRestarted,
+    /// The wall clocks of servers step, forward and back.
+    ServerClockStepped,
     /// All data is deleted.
     DataLost,
     /// The server forgets its scripts.

@@ -1,11 +1,13 @@
 //! Faults of the lines between clients and servers, for every store that is reached through
 //! proxies.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_conformance::ServerClock;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -32,6 +34,15 @@ impl Wiring {
             }
             Wiring::Proxied | Wiring::Direct => Ok(()),
         }
+    }
+
+    /// Clocks for so many servers, to be started instead of `server`: where faults are wanted, and
+    /// where the machine has a C compiler for the shim. Else none.
+    pub(super) fn clocks(self, count: usize, server: &OsStr) -> io::Result<Vec<ServerClock>> {
+        if self != Wiring::Proxied || !ServerClock::is_possible() {
+            return Ok(Vec::new());
+        }
+        (0..count).map(|_| ServerClock::of(&server.to_string_lossy())).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
 use super::{Deployment, Fault, unknown};
 use crate::proxy::framing;
-use crate::servers::{RedisOptions, TestRedis};
+use crate::servers::{RedisOptions, ServerClock, TestRedis, redis_program};
 
 /// What is on the server's disk when it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,7 @@ pub(super) struct OneServer {
     server: TestRedis,
     lines: Lines,
     keeps: Keeps,
+    clocks: Vec<ServerClock>,
 }
 
 impl OneServer {
@@ -31,9 +32,11 @@ impl OneServer {
             Keeps::Nothing => RedisOptions::new(),
             Keeps::EveryWrite => RedisOptions::new().append_only().config("appendfsync always"),
         };
+        let clocks = wiring.clocks(1, &redis_program())?;
+        let options = clocks.iter().fold(options, |it, clock| it.program(clock.program()));
         let server = options.start().await.map_err(io::Error::other)?;
         let lines = Lines::to([server.addr().to_string()], framing::resp, wiring).await?;
-        Ok(OneServer { server, lines, keeps })
+        Ok(OneServer { server, lines, keeps, clocks })
     }
 }
 
@@ -65,9 +68,13 @@ impl Deployment for OneServer {
         lines.chain(of_the_server).chain(ON_A_SERVER).chain([Fault::ServerBusy]).collect()
     }
 
+    fn clocks(&self) -> &[ServerClock] {
+        &self.clocks
+    }
+
     fn may_overlap(&self, fault: Fault) -> bool {
         let restarts_empty = fault == Fault::ServerRestarted && self.keeps == Keeps::Nothing;
-        restarts_empty || fault == Fault::DataLost
+        restarts_empty || [Fault::DataLost, Fault::ServerClockStepped].contains(&fault)
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {

@@ -12,7 +12,7 @@ use super::meter::{Meter, version_of_redis};
 use super::redis;
 use super::{Deployment, Fault, Library, unknown};
 use crate::proxy::{NetworkFault, framing};
-use crate::servers::TestRedis;
+use crate::servers::{RedisOptions, ServerClock, TestRedis, redis_program};
 
 /// How long a node that lost its data takes no part. Longer than the longest TTL of the clients.
 const RESTART_DELAY: Duration = Duration::from_secs(5);
@@ -20,6 +20,8 @@ const RESTART_DELAY: Duration = Duration::from_secs(5);
 pub(super) struct Quorum {
     nodes: Vec<TestRedis>,
     lines: Lines,
+    /// Those of a minority.
+    clocks: Vec<ServerClock>,
 }
 
 impl Quorum {
@@ -28,11 +30,16 @@ impl Quorum {
         library: Library,
         wiring: Wiring,
     ) -> io::Result<Quorum> {
-        let nodes = try_join_all((0..nodes).map(|_| TestRedis::start()));
+        let clocks = wiring.clocks(nodes / 2, &redis_program())?;
+        let options = (0..nodes).map(|node| match clocks.get(node) {
+            Some(clock) => RedisOptions::new().program(clock.program()),
+            None => RedisOptions::new(),
+        });
+        let nodes = try_join_all(options.map(RedisOptions::start));
         let nodes = nodes.await.map_err(io::Error::other)?;
         let lines = nodes.iter().map(|node| node.addr().to_string());
         let lines = Lines::to(lines, framing::resp, wiring).await?;
-        let quorum = Quorum { nodes, lines };
+        let quorum = Quorum { nodes, lines, clocks };
         (library.declare_new)(&quorum.url()).await.map_err(io::Error::other)?;
         Ok(quorum)
     }
@@ -69,6 +76,14 @@ impl Deployment for Quorum {
     fn faults(&self) -> Vec<Fault> {
         let of_nodes = [Fault::MinorityFrozen, Fault::MinorityRestarted, Fault::MajorityCutOff];
         self.lines.faults().chain(of_nodes).collect()
+    }
+
+    fn clocks(&self) -> &[ServerClock] {
+        &self.clocks
+    }
+
+    fn may_overlap(&self, fault: Fault) -> bool {
+        fault == Fault::ServerClockStepped
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {

@@ -11,11 +11,12 @@ use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_zookeeper};
 use super::{Deployment, Fault, unknown};
 use crate::proxy::{NetworkFault, framing};
-use crate::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
+use crate::servers::{ServerClock, TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 
 pub(super) struct Ensemble {
     servers: TestZooKeeper,
     lines: Lines,
+    clocks: Vec<ServerClock>,
 }
 
 impl Ensemble {
@@ -24,13 +25,15 @@ impl Ensemble {
             (1, _) | (_, Wiring::Direct) => ZooKeeperOptions::new(),
             _ => ZooKeeperOptions::new().peers_through_proxies(),
         };
+        let clocks = wiring.clocks(servers, "java".as_ref())?;
+        let options = options.java_of_each(clocks.iter().map(ServerClock::program));
         let servers = options.ensemble(servers).await.map_err(io::Error::other)?;
         // Any two servers are as far apart as a server and a client.
         let places = 0..servers.servers().len();
         wiring.set_up(places.flat_map(|server| servers.peer_links_of(server)))?;
         let lines = servers.servers().iter().map(ZooKeeperServer::connect_string);
         let lines = Lines::to(lines, framing::zookeeper, wiring).await?;
-        Ok(Ensemble { servers, lines })
+        Ok(Ensemble { servers, lines, clocks })
     }
 
     fn all(&self) -> &[ZooKeeperServer] {
@@ -92,6 +95,10 @@ impl Deployment for Ensemble {
             ],
         };
         self.lines.faults().chain(of_servers.iter().copied()).collect()
+    }
+
+    fn clocks(&self) -> &[ServerClock] {
+        &self.clocks
     }
 
     async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()> {

@@ -29,6 +29,8 @@ pub use redis::options::RedisOptions;
 pub use redis::sentinel::TestSentinel;
 pub use scripted_server::ScriptedServer;
 pub use shared::{SharedKind, SharedServer};
+#[cfg(feature = "stores")]
+pub(crate) use version::redis_program;
 pub use zookeeper::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 
 /// Why a server is not there.

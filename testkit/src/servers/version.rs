@@ -18,7 +18,7 @@ const ZOOKEEPER: &str = "FENCELOCK_ZOOKEEPER_JARS";
 /// Where Debian's packages put the jars of all Java libraries.
 pub(super) const DEBIAN_JARS: &str = "/usr/share/java";
 
-pub(super) fn redis_program() -> OsString {
+pub(crate) fn redis_program() -> OsString {
     std::env::var_os(REDIS).unwrap_or_else(|| "redis-server".into())
 }
 

@@ -34,6 +34,7 @@ const READY: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub struct ZooKeeperOptions {
     java: OsString,
+    java_of_each: Vec<OsString>,
     jars: PathBuf,
     java_args: Vec<OsString>,
     tick: Duration,
@@ -48,6 +49,7 @@ impl ZooKeeperOptions {
     pub fn new() -> Self {
         Self {
             java: "java".into(),
+            java_of_each: Vec::new(),
             jars: zookeeper_jars(),
             java_args: Vec::new(),
             tick: Duration::from_millis(200),
@@ -61,6 +63,13 @@ impl ZooKeeperOptions {
     #[must_use]
     pub fn java(mut self, program: impl Into<OsString>) -> Self {
         self.java = program.into();
+        self
+    }
+
+    /// Another program for each server of an ensemble, in the order of their ids.
+    #[must_use]
+    pub fn java_of_each(mut self, programs: impl IntoIterator<Item: Into<OsString>>) -> Self {
+        self.java_of_each = programs.into_iter().map(Into::into).collect();
         self
     }
 
@@ -136,6 +145,9 @@ impl ZooKeeperOptions {
         let mut servers = Vec::new();
         for _ in 0..count {
             servers.push(ZooKeeperServer::new(self)?);
+        }
+        for (server, java) in servers.iter_mut().zip(&self.java_of_each) {
+            server.invocation.program.clone_from(java);
         }
         let peers = peers(&servers);
         for (index, server) in servers.iter().enumerate() {

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use fencelock_conformance::history;
 use fencelock_conformance::workload::{Errors, Shift};
-use fencelock_conformance::{Answer, Params, Peer, PeerError, Want};
+use fencelock_conformance::{Answer, Params, Peer, PeerError, ServerClock, Want};
 use fencelock_core::Profile;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Options;
+use super::{Options, clock_steps};
 use crate::deployments::{Deployment, Fault, Library};
 
 /// How long a store that serves again may need until every lock can be acquired again, in addition
@@ -30,9 +30,9 @@ pub(super) fn recovery(options: &Options) -> Duration {
 /// Polls until nothing is left or the time is up, and returns what is left then.
 pub(super) async fn gone(
     left: impl AsyncFn() -> io::Result<Vec<String>>,
-    options: &Options,
+    within: Duration,
 ) -> io::Result<Vec<String>> {
-    let end = Instant::now() + recovery(options);
+    let end = Instant::now() + within;
     loop {
         let left = left().await?;
         if left.is_empty() || Instant::now() > end {
@@ -48,6 +48,8 @@ pub(super) struct ClientPool {
     connect: fencelock_conformance::Connect,
     options: Options,
     members: Vec<Member>,
+    /// One for each of them, where the machine has a C compiler for the shim.
+    clocks: Vec<ServerClock>,
     random: StdRng,
     register: std::path::PathBuf,
 }
@@ -99,14 +101,18 @@ impl ClientPool {
             connect: library.connect,
             options: options.clone(),
             members: Vec::new(),
+            clocks: Vec::new(),
             random: StdRng::seed_from_u64(options.seed ^ 1),
             register: register.to_owned(),
         };
         // Connect here first, so that a problem with the store is one clear error.
         let profile = clients.profile().await?;
         let processes = if deployment.shares_between_processes() { options.processes } else { 1 };
-        for _ in 0..processes {
-            let peer = clients.spawn_client().await?;
+        for index in 0..processes as usize {
+            if ServerClock::is_possible() {
+                clients.clocks.push(Peer::clock()?);
+            }
+            let peer = clients.spawn_client(index).await?;
             clients.members.push(Member { peer, life: 0, at_work: None });
         }
         Ok((clients, profile))
@@ -122,10 +128,15 @@ impl ClientPool {
     }
 
     /// A process that is connected. While the store is broken, it tries again.
-    async fn spawn_client(&self) -> io::Result<Arc<Peer>> {
+    async fn spawn_client(&self, index: usize) -> io::Result<Arc<Peer>> {
+        let (url, params) = (&self.url, &self.params);
         let end = Instant::now() + self.options.faults_for + recovery(&self.options);
         loop {
-            match Peer::start("torture", &self.url, &self.params).await {
+            let started = match self.clocks.get(index) {
+                Some(clock) => Peer::start_with_clock(clock, "torture", url, params).await,
+                None => Peer::start("torture", url, params).await,
+            };
+            match started {
                 Ok(peer) => return Ok(Arc::new(peer)),
                 Err(error) if Instant::now() > end => return Err(io::Error::other(error)),
                 Err(_) => sleep(Duration::from_millis(200)).await,
@@ -158,8 +169,13 @@ impl ClientPool {
         during: Duration,
         directory: &Path,
     ) -> io::Result<Vec<Death>> {
-        let end = Instant::now() + during;
         let mut deaths = Vec::new();
+        if fault == Fault::ClientClockStepped {
+            // How far they were ahead does not matter: no lease goes by a client's clock.
+            clock_steps::inflict(&self.clocks, during, &mut self.random).await?;
+            return Ok(deaths);
+        }
+        let end = Instant::now() + during;
         let mut longer = false;
         while Instant::now() < end {
             longer = !longer;
@@ -190,17 +206,16 @@ impl ClientPool {
             // Its answer is that the process is gone.
             let _ = at_work.await;
         }
-        let peer = self.spawn_client().await?;
+        let peer = self.spawn_client(index).await?;
         let member = &mut self.members[index];
         (member.peer, member.life) = (peer, member.life + 1);
         self.send_to_work(index, directory);
         Ok(death)
     }
 
-    /// Lets all clients finish, and checks that the locks are free then.
-    pub(super) async fn finish(&mut self) -> io::Result<Done> {
+    /// Lets all clients finish, within `bound`, and checks that the locks are free then.
+    pub(super) async fn finish(&mut self, bound: Duration) -> io::Result<Done> {
         let mut done = Done::default();
-        let bound = recovery(&self.options);
         for member in &self.members {
             member.peer.ask(Want::Calm).await.map_err(io::Error::other)?;
         }
@@ -217,12 +232,12 @@ impl ClientPool {
                 }
             }
         }
-        done.wrong.extend(self.not_free().await?);
+        done.wrong.extend(self.not_free(bound).await?);
         Ok(done)
     }
 
     /// Locks that still have holders or waiters although all clients have finished.
-    async fn not_free(&self) -> io::Result<Vec<String>> {
+    async fn not_free(&self, within: Duration) -> io::Result<Vec<String>> {
         let Some(first) = self.members.first() else { return Ok(Vec::new()) };
         let occupied = async || {
             let mut occupied = Vec::new();
@@ -239,7 +254,7 @@ impl ClientPool {
             }
             Ok(occupied)
         };
-        gone(occupied, &self.options).await
+        gone(occupied, within).await
     }
 
     /// Closes all clients.

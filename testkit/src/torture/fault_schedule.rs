@@ -2,6 +2,7 @@
 
 use std::io;
 
+use fencelock_conformance::ServerClock;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
@@ -23,6 +24,8 @@ pub(super) struct RoundFaults {
     pub(super) to_servers: Option<Fault>,
     /// The fault of the clients meanwhile.
     pub(super) to_clients: Option<Fault>,
+    /// Decides when and how far clocks step.
+    pub(super) seed: u64,
 }
 
 impl RoundFaults {
@@ -37,8 +40,10 @@ impl FaultSchedule {
         deployment: &dyn Deployment,
     ) -> io::Result<FaultSchedule> {
         let mut of_clients = vec![Fault::ClientsFrozen];
+        of_clients.extend(ServerClock::is_possible().then_some(Fault::ClientClockStepped));
         of_clients.extend(deployment.shares_between_processes().then_some(Fault::ClientsKilled));
-        let there = of_clients.iter().copied().chain(deployment.faults());
+        let clocks = (!deployment.clocks().is_empty()).then_some(Fault::ServerClockStepped);
+        let there = of_clients.iter().copied().chain(deployment.faults()).chain(clocks);
         let mut all: Vec<Option<Fault>> = match &options.only[..] {
             [] => there.map(Some).collect(),
             only => {
@@ -64,10 +69,10 @@ impl FaultSchedule {
         }
         let Some(fault) = self.left.pop().flatten() else { return RoundFaults::default() };
         if self.of_clients.contains(&fault) {
-            return RoundFaults { to_servers: None, to_clients: Some(fault) };
+            return RoundFaults { to_clients: Some(fault), ..RoundFaults::default() };
         }
         let also = self.random.random_range(0..3) == 0;
         let to_clients = self.of_clients.choose(&mut self.random).copied().filter(|_| also);
-        RoundFaults { to_servers: Some(fault), to_clients }
+        RoundFaults { to_servers: Some(fault), to_clients, seed: self.random.random() }
     }
 }

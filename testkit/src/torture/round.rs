@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fencelock_conformance::history;
+use fencelock_core::Liveness;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use tokio::time::sleep;
 
-use super::Options;
 use super::client_pool::{ClientPool, Death, Done};
 use super::fault_schedule::RoundFaults;
-use crate::deployments::Deployment;
+use super::{Options, clock_steps};
+use crate::deployments::{Deployment, Fault};
 
 /// How long the clients work before the fault.
 const BEFORE: Duration = Duration::from_millis(500);
@@ -35,19 +38,22 @@ pub(super) async fn play(
     faults: RoundFaults,
     directory: &Path,
     options: &Options,
+    liveness: Liveness,
 ) -> io::Result<Played> {
     let masters = deployment.masters().await?;
     clients.begin(directory);
     sleep(BEFORE).await;
     let during = options.faults_for;
     let to_servers = async {
-        match faults.to_servers {
-            Some(fault) => deployment
-                .inflict(fault, during)
-                .await
-                .map_err(|error| io::Error::other(format!("{fault} could not be done: {error}"))),
-            None => Ok(()),
-        }
+        let Some(fault) = faults.to_servers else { return Ok(Duration::ZERO) };
+        let inflicted = match fault {
+            Fault::ServerClockStepped => {
+                let mut random = StdRng::seed_from_u64(faults.seed);
+                clock_steps::inflict(deployment.clocks(), during, &mut random).await
+            }
+            fault => deployment.inflict(fault, during).await.map(|()| Duration::ZERO),
+        };
+        inflicted.map_err(|error| io::Error::other(format!("{fault} could not be done: {error}")))
     };
     let to_clients = async {
         match faults.to_clients {
@@ -56,12 +62,14 @@ pub(super) async fn play(
         }
     };
     let (inflicted, deaths) = tokio::join!(to_servers, to_clients);
-    inflicted?;
+    let ahead = inflicted?;
     let (deaths, healed_at) = (deaths?, history::now());
+    // A lease that a dead client got from a clock that was ahead ends so much later.
+    let late = if liveness == Liveness::Lease { ahead } else { Duration::ZERO };
+    let recovery = super::client_pool::recovery(options) + late;
     sleep(options.quiet_for).await;
-    let done = clients.finish().await?;
+    let done = clients.finish(recovery).await?;
     let failed_over = deployment.masters().await? != masters;
     let histories = directory.to_owned();
-    let recovery = super::client_pool::recovery(options);
     Ok(Played { faults, histories, deaths, healed_at, done, failed_over, recovery })
 }

@@ -150,3 +150,121 @@ fn recovered(events: &[Event], healed_at: u64) -> Option<Duration> {
     }
     first.into_values().max().map(|at| Duration::from_nanos(at - healed_at))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use async_trait::async_trait;
+    use fencelock_core::{Liveness, Modes, Profile, Reach, RenewalPlan, TokenOrder, Ttl};
+
+    use super::super::client_pool::Done;
+    use super::super::fault_schedule::RoundFaults;
+    use super::super::{Options, Until, Workload};
+    use super::*;
+    use crate::deployments::Fault;
+
+    /// A store whose leases go by its server's clock.
+    struct ByItsClock;
+
+    #[async_trait(?Send)]
+    impl Deployment for ByItsClock {
+        fn url(&self) -> String {
+            String::new()
+        }
+
+        fn settings(&self) -> String {
+            String::new()
+        }
+
+        fn may_overlap(&self, fault: Fault) -> bool {
+            fault == Fault::ServerClockStepped
+        }
+
+        async fn inflict(&self, _: Fault, _: Duration) -> io::Result<()> {
+            Ok(())
+        }
+
+        async fn leftovers(&self) -> io::Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn profile() -> Profile {
+        Profile {
+            store: "by its clock",
+            reach: Reach::Network,
+            liveness: Liveness::Lease,
+            renewal: RenewalPlan::ThirdOfTtl,
+            longest_ttl: Ttl::MAX,
+            order: Order::Arrival,
+            modes: Modes::ALL,
+            downgrade: true,
+            tokens: TokenOrder::BeyondData,
+            local_handoffs: 1,
+            exclusion_fails_when: Cow::Borrowed(&["the server's clock jumps"]),
+        }
+    }
+
+    /// A round with that fault, in which a lock was granted with the first token until 100, and at
+    /// `second` with the other one.
+    fn judged(fault: Fault, tokens: [u64; 2], second: u64) -> Round {
+        let options = Options {
+            seed: 0,
+            until: Until::Rounds(1),
+            faults_for: Duration::ZERO,
+            quiet_for: Duration::ZERO,
+            only: Vec::new(),
+            processes: 1,
+            workload: Workload {
+                workers: 1,
+                locks: 1,
+                hold_at_most: Duration::ZERO,
+                ttl: Duration::from_secs(2),
+            },
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let mut history = String::new();
+        for (claim, at, until) in [(0, 10, 100), (1, second, second + 10)] {
+            let granted = What::Granted { token: tokens[claim], valid_until: u64::MAX };
+            let invoked = What::Invoked { how: How::Exclusive };
+            for (at, what) in [(at, invoked), (at + 1, granted), (until, What::ReleaseInvoked)] {
+                let (claim, lock) = (claim as u64, "lock-0".to_owned());
+                let event = Event { at, worker: 1, claim, lock, what };
+                history += &(serde_json::to_string(&event).unwrap() + "\n");
+            }
+        }
+        std::fs::write(directory.path().join("0.0-0"), history).unwrap();
+        let played = Played {
+            faults: RoundFaults { to_servers: Some(fault), ..RoundFaults::default() },
+            histories: directory.path().to_owned(),
+            deaths: Vec::new(),
+            healed_at: 1_000,
+            done: Done::default(),
+            failed_over: false,
+            recovery: Duration::ZERO,
+        };
+        let report = StoreReport::of(&ByItsClock, profile(), &options);
+        let mut largest = LargestTokens::default();
+        verdict(1, played, Seen::default(), &mut largest, &ByItsClock, &report).unwrap()
+    }
+
+    #[test]
+    fn overlaps_are_admitted_only_under_a_fault_that_the_profile_names() {
+        let admitted = judged(Fault::ServerClockStepped, [1, 2], 50);
+        assert_eq!((admitted.admitted_overlaps, admitted.unadmitted_overlaps), (1, 0));
+        assert!(admitted.violations.is_empty(), "{admitted}");
+        let not_admitted = judged(Fault::ClientClockStepped, [1, 2], 50);
+        assert_eq!((not_admitted.admitted_overlaps, not_admitted.unadmitted_overlaps), (0, 1));
+        assert_eq!(not_admitted.violations.len(), 1, "{not_admitted}");
+    }
+
+    #[test]
+    fn tokens_rise_under_every_fault() {
+        for second in [50, 200] {
+            let round = judged(Fault::ServerClockStepped, [2, 1], second);
+            assert!(round.violations[0].contains("token 1 was granted after 2"), "{round}");
+        }
+        assert!(judged(Fault::ServerClockStepped, [1, 2], 200).violations.is_empty());
+    }
+}
