@@ -41,7 +41,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
 
 /// The last token that the store has reserved for the tenure whose first turn has this one.
 fn last_reserved(context: &Context, first: FencingToken, most: u32) -> u64 {
-    first.get() + u64::from(most.min(context.profile().local_handoffs)) - 1
+    first.get() + u64::from(most.min(context.profile().max_local_handoffs)) - 1
 }
 
 fn assert_above(context: &Context, token: FencingToken, earlier: u64) {
@@ -184,7 +184,7 @@ async fn data(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     // As many as a store reserves at most.
-    let most = context.profile().local_handoffs.min(1_024);
+    let most = context.profile().max_local_handoffs.min(1_024);
     let wanted = locks.lock(&name).local_handoffs(most).ttl(SHORT_TTL);
     let mut earlier = 0;
     for _ in 0..3 {
