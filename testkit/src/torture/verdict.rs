@@ -201,7 +201,7 @@ mod tests {
             modes: Modes::ALL,
             downgrade: true,
             tokens: TokenOrder::BeyondData,
-            local_handoffs: 1,
+            max_local_handoffs: 1,
             exclusion_fails_when: Cow::Borrowed(&["the server's clock jumps"]),
         }
     }
