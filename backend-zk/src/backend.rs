@@ -46,6 +46,7 @@ impl ZkBackend {
             downgrade: true,
             tokens: TokenOrder::Data,
             max_local_handoffs: 64,
+            cells: None,
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
         ZkBackend { pool, profile }

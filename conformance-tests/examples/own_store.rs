@@ -32,6 +32,7 @@ static PROFILE: Profile = Profile {
     downgrade: true,
     tokens: TokenOrder::Process,
     max_local_handoffs: 1_024,
+    cells: None,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 

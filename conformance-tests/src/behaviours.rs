@@ -38,6 +38,13 @@ mod guards {
     pub(super) mod several;
     pub(super) mod work_under_a_lock;
 }
+/// What is made of cells.
+mod coordination {
+    pub(super) mod barriers;
+    pub(super) mod cells;
+    pub(super) mod counters;
+    pub(super) mod latches;
+}
 /// Faults of the network and of processes.
 mod faults {
     pub(super) mod network;
@@ -48,11 +55,12 @@ mod faults {
 mod interface {
     pub(super) mod errors;
     pub(super) mod inspecting;
-    pub(super) mod names;
+    pub(crate) mod names;
     pub(super) mod options;
 }
 mod work;
 
+use coordination::{barriers, cells, counters, latches};
 use faults::{network, processes, replies};
 use grants::{exclusion, modes, ownership, tokens};
 use guards::{downgrade, handoffs, lost_handoffs, owners, several, work_under_a_lock};
@@ -83,6 +91,10 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     owners::BEHAVIOURS,
     several::BEHAVIOURS,
     work_under_a_lock::BEHAVIOURS,
+    cells::BEHAVIOURS,
+    counters::BEHAVIOURS,
+    latches::BEHAVIOURS,
+    barriers::BEHAVIOURS,
     processes::BEHAVIOURS,
 ];
 

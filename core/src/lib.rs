@@ -7,6 +7,7 @@
 
 mod all;
 pub mod backend;
+mod cells;
 mod engine;
 mod guard;
 mod guards;
@@ -14,6 +15,7 @@ mod lock;
 mod locks;
 pub mod memory;
 mod owner;
+mod recipes;
 mod store;
 pub mod sync;
 mod time;
@@ -21,18 +23,26 @@ mod types;
 pub mod url;
 
 pub use all::{All, all};
+pub use cells::{Cell, CellValue, CellVersion, CellWatch};
 pub use guard::Guard;
 pub use guards::Guards;
 pub use lock::{Lock, RwLock};
 pub use locks::Locks;
 pub use owner::Owner;
+pub use recipes::barrier::{Barrier, Trip};
+pub use recipes::counter::Counter;
+pub use recipes::ids::Ids;
+pub use recipes::latch::Latch;
 pub use store::batching;
+pub use store::cell_store::{CellStore, Cells, Content, Keep, Notifier, Stamp};
 pub use store::claim::{Claim, IfBusy, LockKind, OwnerToken, WatchHandle};
 pub use store::distributed_lock::{
     Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,
     RenewOutcome, Residue, Snapshot, WaiterCheck,
 };
-pub use store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
+pub use store::profile::{
+    CellDurability, Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder,
+};
 pub use store::scratch::Scratch;
 pub use time::boot_clock::BootClock;
 pub use time::moment::{Clock, Moment, TokioClock, lease_end};

@@ -393,6 +393,11 @@ impl Lock {
         Ok((client, request))
     }
 
+    /// The connected client and the valid options of an acquisition that begins now.
+    pub(crate) async fn resolved_now(&self) -> Result<(&Arc<ClientInner>, &AcquireRequest)> {
+        self.resolved(Duration::MAX, Instant::now()).await
+    }
+
     pub(crate) async fn acquire_resolved(
         &self,
         client: &Arc<ClientInner>,

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::current_runtime;
+use crate::cells::{Cell, Combiners, Handle, Kind, Watchers};
 use crate::engine::cleanup::Reaper;
 use crate::engine::client::{ClientInner, silent};
 use crate::engine::connection::{Bound, Connection};
@@ -15,6 +16,11 @@ use crate::engine::handoff::Handoffs;
 use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
 use crate::lock::{Lock, RwLock};
+use crate::recipes::barrier::Barrier;
+use crate::recipes::counter::Counter;
+use crate::recipes::ids::{Blocks, Ids};
+use crate::recipes::latch::Latch;
+use crate::store::cell_store::{Content, Keep, Stamp};
 use crate::store::claim::LockKind;
 use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
 use crate::store::erased;
@@ -63,8 +69,12 @@ static NOT_CONNECTED: Profile = Profile {
     downgrade: false,
     tokens: TokenOrder::Process,
     max_local_handoffs: 1,
+    cells: None,
     exclusion_fails_when: Cow::Borrowed(&["the store is not connected yet"]),
 };
+
+/// How long a latch or a barrier is kept after its last change.
+const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 /// The time for closing the connection if the releases took the whole bound.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -81,6 +91,7 @@ impl Locks {
         redacted_url: &str,
         settings: Settings,
     ) -> Result<Locks> {
+        let cells = store.cells();
         let store = erased::erase(store);
         let runtime = current_runtime()?;
         let worker = Arc::new(RenewalWorker::default());
@@ -106,6 +117,10 @@ impl Locks {
             metrics,
             worker_task,
             handoffs: Handoffs::default(),
+            cells,
+            combiners: Combiners::default(),
+            watchers: Watchers::default(),
+            id_blocks: Blocks::default(),
         };
         Ok(Locks::of(Arc::new(client)))
     }
@@ -163,6 +178,66 @@ impl Locks {
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Lock {
         let mode = Permits::new(1, limit).map(Mode::Permits);
         Lock::new(&self.connection, LockKind::Semaphore, name.as_ref(), mode)
+    }
+
+    /// The cell `name`: a small value with compare-and-set.
+    #[must_use]
+    pub fn cell(&self, name: impl AsRef<str>) -> Cell {
+        Cell::new(Handle::new(&self.connection, name.as_ref(), Kind::Cell, Keep::Forever))
+    }
+
+    /// The latch `name`, which opens when `count` participants, 1 to 1,024, have counted down. An
+    /// invalid argument is reported by its first call.
+    #[must_use]
+    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Latch {
+        let keep = Keep::For(KEPT);
+        Latch::new(Handle::new(&self.connection, name.as_ref(), Kind::Latch, keep), count)
+    }
+
+    /// The barrier `name` for so many `parties`, 1 to 512. An invalid argument is reported by its first
+    /// call.
+    #[must_use]
+    pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Barrier {
+        let keep = Keep::For(KEPT);
+        Barrier::new(Handle::new(&self.connection, name.as_ref(), Kind::Barrier, keep), parties)
+    }
+
+    /// The counter `name`.
+    #[must_use]
+    pub fn counter(&self, name: impl AsRef<str>) -> Counter {
+        Counter::new(Handle::new(&self.connection, name.as_ref(), Kind::Counter, Keep::Forever))
+    }
+
+    /// Unique numbers under `name`, on every store.
+    #[must_use]
+    pub fn ids(&self, name: impl AsRef<str>) -> Ids {
+        Ids::new(&self.connection, name.as_ref())
+    }
+
+    /// What is in a cell of the store itself, for the tests of a store.
+    ///
+    /// # Errors
+    /// The store's.
+    #[doc(hidden)]
+    pub async fn read_cell(&self, name: impl AsRef<str>) -> Result<Option<Content>> {
+        let (name, client) = self.for_operator(name.as_ref(), Operation::Read).await?;
+        client.required_cells()?.read(&name, None).await
+    }
+
+    /// A swap of the store itself, for the tests of a store.
+    ///
+    /// # Errors
+    /// The store's.
+    #[doc(hidden)]
+    pub async fn swap_cell(
+        &self,
+        name: impl AsRef<str>,
+        from: Option<Stamp>,
+        to: Option<&Content>,
+        keep: Keep,
+    ) -> Result<bool> {
+        let (name, client) = self.for_operator(name.as_ref(), Operation::Write).await?;
+        client.required_cells()?.swap(&name, from, to, keep).await
     }
 
     /// The holders and waiters of `name`, as far as the store knows.

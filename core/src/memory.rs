@@ -11,12 +11,15 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::locks::Locks;
+use crate::store::cell_store::{CellStore, Cells, Content, Keep, Notifier, Stamp};
 use crate::store::claim::Claim;
 use crate::store::distributed_lock::{
     Acquisition, AttemptOutcome, DistributedLock, ParticipantId, ReleaseOutcome, RenewOutcome,
     Snapshot, WaiterCheck,
 };
-use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
+use crate::store::profile::{
+    CellDurability, Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder,
+};
 use crate::store::queue::{LastNumbers, Queue, QueueStep};
 use crate::sync::Mutex;
 use crate::time::moment::{Clock, TokioClock};
@@ -117,6 +120,7 @@ static PROFILE: Profile = Profile {
     downgrade: true,
     tokens: TokenOrder::Process,
     max_local_handoffs: MOST_LOCAL_HANDOFFS,
+    cells: Some(CellDurability::Process),
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 
@@ -124,6 +128,7 @@ static PROFILE: Profile = Profile {
 struct Store {
     clock: TokioClock,
     state: Mutex<State>,
+    cells: Mutex<HashMap<Arc<str>, MemoryCell>>,
 }
 
 #[derive(Default)]
@@ -202,8 +207,73 @@ impl DistributedLock for Store {
         Ok(self.change(name, |queue| queue.evict(who)))
     }
 
+    fn cells(self: &Arc<Self>) -> Option<Cells> {
+        Some(Cells::of(self.clone()))
+    }
+
     async fn close(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// A cell, and whom to notify of its next change.
+#[derive(Default)]
+struct MemoryCell {
+    content: Option<Content>,
+    notifiers: Vec<Weak<Notifier>>,
+}
+
+impl MemoryCell {
+    /// Nothing is there, and nobody waits for it.
+    fn is_over(&self) -> bool {
+        self.content.is_none() && self.notifiers.iter().all(|it| it.strong_count() == 0)
+    }
+}
+
+impl CellStore for Store {
+    async fn read(
+        &self,
+        cell: &LockName,
+        notifier: Option<&Arc<Notifier>>,
+    ) -> Result<Option<Content>> {
+        let mut cells = self.cells.lock();
+        if cells.len() == cells.capacity() {
+            cells.retain(|_, cell| !cell.is_over());
+        }
+        let Some(notifier) = notifier else {
+            return Ok(cells.get(cell.key()).and_then(|cell| cell.content.clone()));
+        };
+        let cell = cells.entry(cell.shared_key().clone()).or_default();
+        let wanted = Arc::downgrade(notifier);
+        cell.notifiers.retain(|it| it.strong_count() > 0 && !it.ptr_eq(&wanted));
+        cell.notifiers.push(wanted);
+        Ok(cell.content.clone())
+    }
+
+    async fn swap(
+        &self,
+        cell: &LockName,
+        from: Option<Stamp>,
+        to: Option<&Content>,
+        _: Keep,
+    ) -> Result<bool> {
+        let mut cells = self.cells.lock();
+        let there = cells.get(cell.key()).and_then(|cell| cell.content.as_ref());
+        let there = there.map(|content| content.stamp);
+        if there != from {
+            return Ok(to.is_some_and(|to| there == Some(to.stamp)));
+        }
+        let entry = cells.entry(cell.shared_key().clone()).or_default();
+        entry.content = to.cloned();
+        let notifiers = std::mem::take(&mut entry.notifiers);
+        if to.is_none() {
+            cells.remove(cell.key());
+        }
+        drop(cells);
+        for notifier in notifiers.iter().filter_map(Weak::upgrade) {
+            notifier.notify();
+        }
+        Ok(true)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The store's side: what a backend implements, and what the core hands to it.
 
 pub mod batching;
+pub(crate) mod cell_store;
 pub(crate) mod claim;
 pub(crate) mod distributed_lock;
 pub(crate) mod erased;

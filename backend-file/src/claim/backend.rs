@@ -34,6 +34,7 @@ const fn profile(tokens: TokenOrder) -> Profile {
         downgrade: true,
         tokens,
         max_local_handoffs: MOST_TOKENS as u32,
+        cells: None,
         exclusion_fails_when: Cow::Borrowed(&[
             "the lock's files are deleted, replaced or edited by hand while it is held",
             "someone force-releases the lock, until its holder has been notified",

@@ -254,6 +254,7 @@ impl RedlockStore {
             downgrade: false,
             tokens: TokenOrder::BeyondData,
             max_local_handoffs: STRIDE as u32,
+            cells: None,
             exclusion_fails_when: Cow::Borrowed(&[
                 "the clock of a node jumps forward while a lock or a restart_delay runs",
                 "a node's maxmemory-policy evicts locks",

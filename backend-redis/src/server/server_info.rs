@@ -201,6 +201,7 @@ impl ServerInfo {
             tokens: TokenOrder::BeyondData,
             // No more tokens than microseconds that a grant takes: they follow the clock.
             max_local_handoffs: 64,
+            cells: None,
             exclusion_fails_when: Cow::Owned(self.dangers(failover, replicas)),
         }
     }

@@ -19,6 +19,8 @@ pub enum Need {
     Downgrade,
     /// A grant reserves tokens for hand-offs within a process.
     LocalHandoffs,
+    /// Values with compare-and-swap.
+    Cells,
     /// Silence frees a lock: a lease or session ends although its process lives.
     Silence,
     /// A lease of its own for each lock, so that its TTL decides.
@@ -42,6 +44,7 @@ impl Need {
             Need::Arrival => profile.order == Order::Arrival,
             Need::Downgrade => profile.downgrade,
             Need::LocalHandoffs => profile.max_local_handoffs > 1,
+            Need::Cells => profile.cells.is_some(),
             Need::Silence => profile.liveness != Liveness::Process,
             Need::Lease => profile.liveness == Liveness::Lease,
             Need::Renewal => profile.renewal != RenewalPlan::None,
@@ -59,6 +62,7 @@ impl Need {
             Need::Arrival => format!("the {name} store promises no order"),
             Need::Downgrade => format!("the {name} store cannot make a writer a reader"),
             Need::LocalHandoffs => format!("the {name} store reserves no tokens for hand-offs"),
+            Need::Cells => format!("the {name} store has no cells"),
             Need::Silence => format!("the {name} store frees when a process ends, not by time"),
             Need::Lease => format!("the {name} store has no lease for each lock"),
             Need::Renewal => format!("the {name} store's holds need no renewal"),

@@ -27,6 +27,7 @@ static PROFILE: Profile = Profile {
     downgrade: true,
     tokens: TokenOrder::BeyondData,
     max_local_handoffs: 1_024,
+    cells: None,
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 

@@ -7,10 +7,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::cells::{Combiners, Watchers};
 use crate::engine::cleanup::Reaper;
 use crate::engine::handoff::Handoffs;
 use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
+use crate::recipes::ids::Blocks;
+use crate::store::cell_store::Cells;
 use crate::store::erased::ErasedStore;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
@@ -30,6 +33,11 @@ pub(crate) struct ClientInner {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) worker_task: AbortHandle,
     pub(crate) handoffs: Handoffs,
+    /// If the store has them.
+    pub(crate) cells: Option<Cells>,
+    pub(crate) combiners: Combiners,
+    pub(crate) watchers: Watchers,
+    pub(crate) id_blocks: Blocks,
 }
 
 impl Drop for ClientInner {
@@ -60,6 +68,24 @@ impl ClientInner {
             true => Err(closed()),
             false => Ok(()),
         }
+    }
+
+    /// The store's cells.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when it has none.
+    pub(crate) fn required_cells(&self) -> Result<&Cells> {
+        self.cells.as_ref().ok_or_else(|| {
+            let store = self.store.profile().store;
+            Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "the {store} store has no cells, of which latches, barriers, counters, once() and \
+                     elections are made; mem://, file://, redis:// (one server, Sentinel, Cluster) and \
+                     zk:// have them"
+                ),
+            )
+        })
     }
 
     /// One bounded request for an operator, unless the client was closed.

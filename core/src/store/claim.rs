@@ -219,7 +219,7 @@ impl Claim {
                 claim.wake();
             }
         });
-        WatchHandle(task.abort_handle())
+        WatchHandle::of(&task)
     }
 
     /// Whether the claim is over: released, lost or given up.
@@ -261,10 +261,16 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// A watch that will wake a claim; dropping it ends the watch.
+/// A watch that will wake a claim, or notify of a change; dropping it ends the watch.
 #[derive(Debug)]
 #[must_use = "dropping it ends the watch"]
 pub struct WatchHandle(tokio::task::AbortHandle);
+
+impl WatchHandle {
+    pub(crate) fn of(task: &tokio::task::JoinHandle<()>) -> WatchHandle {
+        WatchHandle(task.abort_handle())
+    }
+}
 
 impl Drop for WatchHandle {
     fn drop(&mut self) {

@@ -10,6 +10,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::store::cell_store::Cells;
 use crate::store::claim::Claim;
 use crate::store::profile::Profile;
 use crate::store::scratch::Scratch;
@@ -85,6 +86,11 @@ pub trait DistributedLock: Send + Sync + 'static {
         name: &LockName,
         who: &ParticipantId,
     ) -> impl Future<Output = Result<ReleaseOutcome>> + Send;
+
+    /// The store's cells, if it has them: `Some(Cells::of(self.clone()))`.
+    fn cells(self: &Arc<Self>) -> Option<Cells> {
+        None
+    }
 
     /// Removes everything that locks under the names of `scratch` have left in the store, fencing
     /// tokens and what is still held included, and any container that this client made for locks, if

@@ -47,6 +47,7 @@ pub struct Profile {
     /// [`Lock::local_handoffs`](crate::Lock::local_handoffs) asks for: the tokens that a store reserves.
     /// 1 where it reserves none.
     pub max_local_handoffs: u32,
+    pub cells: Option<CellDurability>,
     /// When exclusion fails; empty where it never does.
     pub exclusion_fails_when: Cow<'static, [&'static str]>,
 }
@@ -177,6 +178,42 @@ pub enum TokenOrder {
     Data,
     /// Also when the store loses its data, unless its clock steps back at the same time.
     BeyondData,
+}
+
+/// How long what was written to a cell stays there.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// match locks.profile().cells {
+///     Some(durability) => println!("counters live {durability}"),
+///     None => println!("this store has no counters"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellDurability {
+    /// While the store's process lives.
+    Process,
+    /// Across restarts of processes, until the machine reboots: the data is in its memory.
+    Boot,
+    /// As the store's own data: as its persistence and replication are configured, the last writes may be
+    /// lost with a power failure or a failover.
+    Data,
+    /// Every write that was confirmed is on disk, on a majority of the servers where there are several.
+    Synced,
+}
+
+/// How long a confirmed write lives.
+impl fmt::Display for CellDurability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CellDurability::Process => "while the process lives",
+            CellDurability::Boot => "across crashes, until the machine reboots",
+            CellDurability::Data => "with the store's data, except for its last writes",
+            CellDurability::Synced => "with the store's data, once confirmed",
+        })
+    }
 }
 
 /// Which clients are excluded.

@@ -52,8 +52,11 @@ pub enum ErrorKind {
     InvalidArgument,
     /// The store does not support this, for example permits on a quorum.
     Unsupported,
-    /// The data at the lock's place was not written by this library; it was not changed.
+    /// The data at the lock's place was not written by this library, or is of another kind; it was not
+    /// changed.
     Foreign,
+    /// A write with a smaller fencing token than the cell has seen: a later holder has taken over.
+    Stale,
     /// [`Locks::close`](crate::Locks::close) was called, or the runtime that connected ended.
     Closed,
 }
@@ -80,6 +83,7 @@ impl ErrorKind {
             ErrorKind::InvalidArgument => "invalid argument",
             ErrorKind::Unsupported => "not supported by the store",
             ErrorKind::Foreign => "not a lock of this library",
+            ErrorKind::Stale => "stale fencing token",
             ErrorKind::Closed => "closed",
         }
     }
@@ -165,6 +169,14 @@ pub enum Operation {
     Downgrade,
     /// Releasing a lock.
     Release,
+    /// Reading a cell, or what is made of one.
+    Read,
+    /// Writing a cell, or what is made of one.
+    Write,
+    /// Waiting for a latch or a barrier.
+    Wait,
+    /// Removing a cell, or what is made of one.
+    Remove,
     /// Inspecting holders and waiters.
     Inspect,
     /// Evicting a holder or waiter.
@@ -184,6 +196,10 @@ impl fmt::Display for Operation {
             Operation::Hold => "hold",
             Operation::Downgrade => "downgrade",
             Operation::Release => "release",
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Wait => "wait",
+            Operation::Remove => "remove",
             Operation::Inspect => "inspect",
             Operation::Evict => "evict",
             Operation::Clear => "clear",

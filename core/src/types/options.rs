@@ -66,6 +66,11 @@ pub(crate) fn unreachable_after(bound: Duration) -> Result<Duration> {
     within(bound, Duration::from_millis(10), Ttl::MAX, "unreachable_after")
 }
 
+/// Parses how long a cell is kept after its last change: 1 s to 10 years.
+pub(crate) fn kept(time: Duration) -> Result<Duration> {
+    within(time, Duration::from_secs(1), 10 * YEAR, "the time for which a cell is kept")
+}
+
 /// The most acquisitions of one process for one grant.
 pub(crate) const MOST_LOCAL_HANDOFFS: u32 = 1_024;
 

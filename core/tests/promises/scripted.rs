@@ -125,6 +125,7 @@ impl Script {
                 downgrade: false,
                 tokens: TokenOrder::Data,
                 max_local_handoffs: 1,
+                cells: None,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             settings: Settings::default(),

@@ -33,7 +33,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
 const CLEARED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Texts with a special meaning in some store, shell, file system or protocol.
-const ODD: &[&str] = &[
+pub(crate) const ODD: &[&str] = &[
     "/",
     "//",
     ".",

@@ -35,6 +35,7 @@ pub(crate) static PROFILE: Profile = Profile {
     downgrade: false,
     tokens: TokenOrder::BeyondData,
     max_local_handoffs: 1,
+    cells: None,
     exclusion_fails_when: Cow::Borrowed(&["the server loses its data"]),
 };
 

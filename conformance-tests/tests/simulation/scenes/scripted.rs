@@ -152,6 +152,7 @@ impl Scripted {
             downgrade: false,
             tokens: TokenOrder::Data,
             max_local_handoffs: 1,
+            cells: None,
             exclusion_fails_when: Cow::Borrowed(&[]),
         };
         let store = Arc::new(Scripted {

@@ -64,6 +64,7 @@ impl SessionBackend {
                 downgrade: false,
                 tokens: TokenOrder::Data,
                 max_local_handoffs: 1,
+                cells: None,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
             own: Mutex::default(),

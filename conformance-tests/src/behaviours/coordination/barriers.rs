@@ -1,0 +1,194 @@
+//! Barriers: nobody passes before all have arrived, round after round.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fencelock_core::{Barrier, ErrorKind, Result, Trip};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::behaviours::behaviour;
+use crate::behaviours::work;
+use crate::harness::Backdoor;
+use crate::network_fault::NetworkFault;
+use crate::suite::Behaviour;
+use crate::suite::context::Context;
+use crate::suite::needs::Need;
+
+const GROUP: &str = "barriers";
+const NEEDS: &[Need] = &[Need::Cells];
+const LOSE_REPLY: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::LoseReply)];
+
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    behaviour(GROUP, "nobody_passes_before_all_have_arrived", NEEDS, |c| Box::pin(together(c))),
+    behaviour(GROUP, "a_party_that_arrives_again_counts_once", NEEDS, |c| Box::pin(again(c))),
+    behaviour(GROUP, "an_arrival_whose_reply_was_lost_counts_once", LOSE_REPLY, |c| {
+        Box::pin(lost_replies(c))
+    }),
+    behaviour(GROUP, "a_party_that_gave_up_is_waited_for_again", NEEDS, |c| Box::pin(gave_up(c))),
+    behaviour(GROUP, "a_dropped_arrival_is_withdrawn", NEEDS, |c| Box::pin(dropped(c))),
+    behaviour(GROUP, "other_parties_are_refused_and_named", NEEDS, |c| Box::pin(parties(c))),
+    behaviour(GROUP, "a_removed_barrier_is_told", NEEDS, |c| Box::pin(removed(c))),
+    behaviour(GROUP, "a_barrier_of_one_is_no_barrier", NEEDS, |c| Box::pin(alone(c))),
+];
+
+fn arrive(barrier: &Barrier) -> JoinHandle<Result<Trip>> {
+    let barrier = barrier.clone();
+    tokio::spawn(async move { barrier.arrive_and_wait().await })
+}
+
+async fn passed(context: &Context, arrived: JoinHandle<Result<Trip>>) -> u64 {
+    let passed = context.soon("all pass", arrived).await.expect("no panic");
+    passed.expect("passed").generation()
+}
+
+async fn remove(context: &Context, barrier: &Barrier) {
+    context.soon("it is removed", barrier.remove()).await.expect("removed");
+}
+
+/// Awaits that so many wait at the barrier.
+async fn until_arrived(context: &Context, barrier: &Barrier, count: u32) {
+    let what = format!("{count} have arrived");
+    context.until(&what, async || barrier.arrived().await.expect("an answer") == count).await;
+}
+
+async fn together(context: Arc<Context>) {
+    const PARTIES: u32 = 6;
+    const ROUNDS: u32 = 8;
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let locks = context.client().await;
+        for _ in 0..PARTIES / 2 {
+            let (barrier, arrived) = (locks.barrier("phase", PARTIES), inside.clone());
+            tasks.spawn(async move {
+                for round in 1..=ROUNDS {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                    let trip = barrier.arrive_and_wait().await.expect("passed");
+                    let arrived = arrived.load(Ordering::SeqCst);
+                    assert_eq!(trip.generation(), u64::from(round));
+                    assert!(arrived >= round * PARTIES, "{arrived} had arrived in round {round}");
+                    assert!(arrived < (round + 1) * PARTIES, "{arrived} in round {round}");
+                }
+            });
+        }
+    }
+    context.within(context.patience() * 4, "all rounds are over", tasks.join_all()).await;
+    remove(&context, &context.client().await.barrier("phase", PARTIES)).await;
+}
+
+async fn again(context: Arc<Context>) {
+    let (one, two) = (context.client().await, context.client().await);
+    let (here, there) = (one.barrier("phase", 2), two.barrier("phase", 2));
+    let waiting = [&here, &there, &here].map(|barrier| {
+        let barrier = barrier.clone();
+        tokio::spawn(async move { barrier.arrive_as("worker-1").await })
+    });
+    until_arrived(&context, &here, 1).await;
+    let last = context.soon("the other arrives", there.arrive_as("worker-2")).await;
+    assert_eq!(last.expect("passed").generation(), 1);
+    // Those that had arrived by then pass; one that came after it is in the next round.
+    let mut rounds = Vec::new();
+    for waiting in waiting {
+        if waiting.is_finished() {
+            rounds.push(passed(&context, waiting).await);
+        } else {
+            waiting.abort();
+        }
+    }
+    assert!(rounds.iter().all(|round| *round == 1));
+    remove(&context, &here).await;
+}
+
+async fn lost_replies(context: Arc<Context>) {
+    let (one, two) = (context.client().await, context.client().await);
+    let (here, there) = (one.barrier("phase", 2), two.barrier("phase", 2));
+    for round in 1..=4 {
+        let other = arrive(&there);
+        context.inject_fault(NetworkFault::ReplyDropped).await;
+        let trip = context.soon("passed", here.arrive_and_wait()).await.expect("passed");
+        context.heal().await;
+        context.assert_final(trip.generation() == round, || format!("{trip:?} in round {round}"));
+        assert_eq!(passed(&context, other).await, round);
+    }
+    remove(&context, &here).await;
+}
+
+async fn gave_up(context: Arc<Context>) {
+    let (one, two) = (context.client().await, context.client().await);
+    let (here, there) = (one.barrier("phase", 2), two.barrier("phase", 2));
+    let limited = here.clone().wait_at_most(Duration::from_millis(50));
+    let error = context.soon("it gives up", limited.arrive_and_wait()).await.expect_err("alone");
+    work::assert_kind(&error, ErrorKind::WaitTimedOut);
+    assert!(error.to_string().contains("not all of 2 parties"), "{error}");
+    let first = arrive(&there);
+    until_arrived(&context, &here, 1).await;
+    assert!(!first.is_finished(), "it passed with one that gave up");
+    assert_eq!(passed(&context, arrive(&here)).await, 1);
+    assert_eq!(passed(&context, first).await, 1);
+    remove(&context, &here).await;
+}
+
+async fn dropped(context: Arc<Context>) {
+    let (one, two) = (context.client().await, context.client().await);
+    let (here, there) = (one.barrier("phase", 3), two.barrier("phase", 3));
+    let staying = arrive(&there);
+    until_arrived(&context, &there, 1).await;
+    for polls in 0..8 {
+        let arriving = here.arrive_and_wait();
+        let done = crate::cancel_points::DroppedAfter::polls(polls, arriving).await;
+        assert!(done.is_none(), "only two of three are there");
+        until_arrived(&context, &there, 1).await;
+    }
+    let leaving = arrive(&here);
+    until_arrived(&context, &there, 2).await;
+    leaving.abort();
+    // The withdrawals are made in the background; `close` waits for them.
+    let closing = one.close();
+    context.soon("the client closes", closing).await.expect("closed");
+    until_arrived(&context, &there, 1).await;
+    let (third, fourth) = (arrive(&there), context.client().await.barrier("phase", 3));
+    until_arrived(&context, &there, 2).await;
+    assert!(!staying.is_finished() && !third.is_finished(), "a dropped one still counts");
+    assert_eq!(passed(&context, arrive(&fourth)).await, 1);
+    assert_eq!(passed(&context, staying).await, 1);
+    assert_eq!(passed(&context, third).await, 1);
+    remove(&context, &there).await;
+}
+
+async fn parties(context: Arc<Context>) {
+    let locks = context.client().await;
+    let barrier = locks.barrier("phase", 2);
+    let waiting = arrive(&barrier);
+    until_arrived(&context, &barrier, 1).await;
+    let other = locks.barrier("phase", 3);
+    let error = context.soon("an answer", other.arrive_and_wait()).await.expect_err("refused");
+    work::assert_kind(&error, ErrorKind::InvalidArgument);
+    let error = error.to_string();
+    assert!(error.contains("for 2 parties, not 3"), "{error}");
+    for wrong in [0, 513] {
+        let error = locks.barrier("other", wrong).arrive_and_wait().await.expect_err("range");
+        work::assert_kind(&error, ErrorKind::InvalidArgument);
+    }
+    assert_eq!(passed(&context, arrive(&barrier)).await, 1);
+    assert_eq!(passed(&context, waiting).await, 1);
+    remove(&context, &barrier).await;
+}
+
+async fn removed(context: Arc<Context>) {
+    let (one, two) = (context.client().await, context.client().await);
+    let (here, there) = (one.barrier("phase", 3), two.barrier("phase", 3));
+    let waiting = arrive(&there);
+    until_arrived(&context, &here, 1).await;
+    remove(&context, &here).await;
+    let ended = context.soon("the waiter is told", waiting).await.expect("no panic");
+    work::assert_kind(&ended.expect_err("removed"), ErrorKind::Lost);
+}
+
+async fn alone(context: Arc<Context>) {
+    let barrier = context.client().await.barrier("phase", 1);
+    for round in 1..=3 {
+        assert_eq!(passed(&context, arrive(&barrier)).await, round);
+    }
+    remove(&context, &barrier).await;
+}

@@ -1,0 +1,7 @@
+//! What is made of cells and locks, once for all stores.
+
+pub(crate) mod barrier;
+pub(crate) mod counter;
+pub(crate) mod ids;
+pub(crate) mod latch;
+mod participants;

@@ -1,0 +1,289 @@
+//! A cyclic barrier: nobody passes before all have arrived, round after round.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::cells::{Handle, Step, View, not_ours};
+use crate::engine::client::ClientInner;
+use crate::recipes::participants::{self, Id};
+use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+use crate::types::options::format_duration;
+
+/// The most parties: the ids of two rounds fit into one cell.
+pub(crate) const MOST: u32 = 512;
+
+/// Lets its parties pass together, when all of them have arrived, round after round: for work in
+/// phases.
+///
+/// A party that dies after its arrival counts as arrived; one that dies before keeps the others waiting
+/// until their [limit](Barrier::wait_at_most). One that gives up is waited for again.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let phase = locks.barrier("phase", 2);
+/// let (one, two) = tokio::join!(phase.arrive_and_wait(), phase.arrive_and_wait());
+/// assert_eq!((one?.generation(), two?.generation()), (1, 1));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Barrier {
+    handle: Handle,
+    parties: u32,
+    limit: Option<Duration>,
+}
+
+/// A round of a barrier that all parties have passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trip {
+    generation: u64,
+}
+
+impl Trip {
+    /// The number of the round, from 1 on.
+    #[must_use]
+    pub fn generation(self) -> u64 {
+        self.generation
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// How often all parties have passed.
+    generation: u64,
+    arrived: Vec<Id>,
+    /// Those of the round before.
+    before: Vec<Id>,
+}
+
+/// What came of an arrival.
+#[derive(Clone, Copy)]
+enum Arrival {
+    /// It waits for this generation.
+    Waits(u64),
+    Passed(Trip),
+}
+
+impl Barrier {
+    pub(crate) fn new(handle: Handle, parties: u32) -> Barrier {
+        let valid = match (1..=MOST).contains(&parties) {
+            true => Ok(()),
+            false => {
+                Err(invalid(format!("{parties} parties are out of range; expected 1 to {MOST}")))
+            }
+        };
+        Barrier { handle: handle.checked(valid), parties, limit: None }
+    }
+
+    /// Waits at most `limit` for the others. By default for ever.
+    #[must_use]
+    pub fn wait_at_most(self, limit: Duration) -> Barrier {
+        Barrier { limit: Some(limit), ..self }
+    }
+
+    /// Keeps it for `time` after its last change, 1 s to 10 years, in place of seven days.
+    #[must_use]
+    pub fn keep_for(self, time: Duration) -> Barrier {
+        Barrier { handle: self.handle.keep_for(time), ..self }
+    }
+
+    /// Arrives, and waits for the others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WaitTimedOut`] when the others have not arrived within the limit: this arrival does
+    /// not count any more. [`ErrorKind::Lost`] when the barrier was removed meanwhile.
+    /// [`ErrorKind::InvalidArgument`] when it was made for another number of parties: the message has both.
+    /// Otherwise the store's.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the arrival is withdrawn in the background, unless all have passed.
+    pub async fn arrive_and_wait(&self) -> Result<Trip> {
+        self.arrive(participants::anonymous()).await
+    }
+
+    /// As [`arrive_and_wait`](Barrier::arrive_and_wait), as the party `who`: one that arrives again before
+    /// the round is over, such as after it was started again, counts once.
+    ///
+    /// # Errors
+    /// As [`arrive_and_wait`](Barrier::arrive_and_wait).
+    ///
+    /// # Cancel safety
+    /// As [`arrive_and_wait`](Barrier::arrive_and_wait).
+    pub async fn arrive_as(&self, who: &str) -> Result<Trip> {
+        self.arrive(participants::named(who)).await
+    }
+
+    /// How many have arrived and wait for the others.
+    ///
+    /// # Errors
+    /// Those of [`arrive_and_wait`](Barrier::arrive_and_wait) that are not about waiting.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn arrived(&self) -> Result<u32> {
+        let parties = self.parties;
+        let arrived = |there: Option<View<'_>>| {
+            let state = State::read(there, parties)?.unwrap_or_default();
+            // At most MOST.
+            Ok(state.arrived.len() as u32)
+        };
+        self.handle.read(Operation::Read, arrived).await
+    }
+
+    /// Removes it. Those who wait get an error.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it may or may not be removed.
+    pub async fn remove(&self) -> Result<()> {
+        self.handle.remove().await
+    }
+
+    async fn arrive(&self, id: Id) -> Result<Trip> {
+        let client = self.handle.client(Operation::Wait).await?.clone();
+        let token = client.reaper.tasks.token();
+        // Before the first request: the arrival may be made although this future is dropped.
+        let mut withdrawal = Withdrawal { barrier: self, client, id, owed: Some(token) };
+        let limit = self.limit.unwrap_or(Duration::MAX);
+        let passed = match tokio::time::timeout(limit, self.arrive_once(id)).await {
+            Ok(Ok(trip)) => Ok(trip),
+            Ok(Err(error)) => match error.kind() {
+                // Nothing was written.
+                ErrorKind::InvalidArgument | ErrorKind::Lost | ErrorKind::Foreign => Err(error),
+                // The drop withdraws it.
+                _ => return Err(error),
+            },
+            Err(_) => match self.withdraw(id).await? {
+                Some(trip) => Ok(trip),
+                None => Err(self.timed_out(limit)),
+            },
+        };
+        withdrawal.owed = None;
+        passed
+    }
+
+    async fn arrive_once(&self, id: Id) -> Result<Trip> {
+        let parties = self.parties;
+        let arrive = move |there: Option<View<'_>>| {
+            let mut state = State::read(there, parties)?.unwrap_or_default();
+            if state.arrived.contains(&id) {
+                return Ok((Step::Keep, Arrival::Waits(state.generation + 1)));
+            }
+            state.arrived.push(id);
+            let generation = state.generation + 1;
+            if state.arrived.len() < parties as usize {
+                return Ok((state.write(parties), Arrival::Waits(generation)));
+            }
+            let before = std::mem::take(&mut state.arrived);
+            let state = State { generation, before, arrived: Vec::new() };
+            Ok((state.write(parties), Arrival::Passed(Trip { generation })))
+        };
+        match self.handle.change(Operation::Wait, arrive).await? {
+            Arrival::Passed(trip) => Ok(trip),
+            Arrival::Waits(generation) => {
+                let passed = self.until(generation, id).await;
+                passed.map_err(|error| self.handle.explain(error, Operation::Wait))
+            }
+        }
+    }
+
+    /// Waits until all have passed `generation`. Only the state decides, not a notification.
+    async fn until(&self, generation: u64, id: Id) -> Result<Trip> {
+        let mut watching = self.handle.watch(Operation::Wait).await?;
+        loop {
+            let seen = watching.next().await?;
+            match State::read(seen.view(), self.parties)? {
+                Some(state) if state.generation >= generation => return Ok(Trip { generation }),
+                Some(state) if state.arrived.contains(&id) => {}
+                _ => return Err(Error::new(ErrorKind::Lost, "the barrier was removed")),
+            }
+        }
+    }
+
+    /// Takes an arrival back; the round, if all have passed it meanwhile.
+    async fn withdraw(&self, id: Id) -> Result<Option<Trip>> {
+        let parties = self.parties;
+        let withdraw = move |there: Option<View<'_>>| {
+            let Some(mut state) = State::read(there, parties)? else {
+                return Ok((Step::Keep, None));
+            };
+            if state.arrived.contains(&id) {
+                state.arrived.retain(|it| *it != id);
+                return Ok((state.write(parties), None));
+            }
+            let passed =
+                state.before.contains(&id).then_some(Trip { generation: state.generation });
+            Ok((Step::Keep, passed))
+        };
+        self.handle.change_also_when_closing(Operation::Wait, withdraw).await
+    }
+
+    fn timed_out(&self, limit: Duration) -> Error {
+        let limit = format_duration(limit);
+        let message = format!("not all of {} parties arrived within {limit}", self.parties);
+        self.handle.explain(Error::new(ErrorKind::WaitTimedOut, message), Operation::Wait)
+    }
+}
+
+/// The duty to take back an arrival that nobody waits for any more.
+struct Withdrawal<'a> {
+    barrier: &'a Barrier,
+    client: Arc<ClientInner>,
+    id: Id,
+    owed: Option<TaskTrackerToken>,
+}
+
+impl Drop for Withdrawal<'_> {
+    fn drop(&mut self) {
+        let Some(owed) = self.owed.take() else { return };
+        let (barrier, id) = (self.barrier.clone(), self.id);
+        self.client.reaper.runtime.spawn(async move {
+            let _owed = owed;
+            if let Err(error) = barrier.withdraw(id).await {
+                tracing::warn!(target: "fencelock", %error, "an arrival was not withdrawn");
+            }
+        });
+    }
+}
+
+impl State {
+    /// The state of a barrier for so many `parties`.
+    fn read(there: Option<View<'_>>, parties: u32) -> Result<Option<State>> {
+        let Some(view) = there else { return Ok(None) };
+        let state = parse(view.body).ok_or_else(not_ours)?;
+        match state.0 == parties {
+            true => Ok(Some(state.1)),
+            false => Err(invalid(format!(
+                "this barrier was made for {} parties, not {parties}; use one number, or remove it first",
+                state.0
+            ))),
+        }
+    }
+
+    fn write(&self, parties: u32) -> Step {
+        let mut body = parties.to_be_bytes().to_vec();
+        body.extend(self.generation.to_be_bytes());
+        // At most MOST.
+        body.extend((self.arrived.len() as u32).to_be_bytes());
+        participants::write(&self.arrived, &mut body);
+        participants::write(&self.before, &mut body);
+        Step::Write { body, fence: 0 }
+    }
+}
+
+fn parse(body: &[u8]) -> Option<(u32, State)> {
+    let (parties, rest) = body.split_first_chunk()?;
+    let (generation, rest) = rest.split_first_chunk()?;
+    let (arrived, ids) = rest.split_first_chunk()?;
+    let mut arrived_ids = participants::read(ids)?;
+    let arrived = usize::try_from(u32::from_be_bytes(*arrived)).ok()?;
+    let before = (arrived <= arrived_ids.len()).then(|| arrived_ids.split_off(arrived))?;
+    let generation = u64::from_be_bytes(*generation);
+    Some((u32::from_be_bytes(*parties), State { generation, arrived: arrived_ids, before }))
+}
+
+const _: () = assert!(16 + 2 * MOST as usize * participants::LENGTH <= crate::cells::MAX_BODY);

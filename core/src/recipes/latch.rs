@@ -1,0 +1,193 @@
+//! A latch: it opens when so many participants have counted down, and stays open.
+
+use std::time::Duration;
+
+use crate::cells::{Handle, Step, View, not_ours};
+use crate::recipes::participants::{self, Id};
+use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+
+/// The most participants: their ids fit into one cell.
+pub(crate) const MOST: u32 = 1_024;
+
+/// Opens when `count` participants have counted down, such as the shards of a batch, and stays open
+/// until it is [removed](Latch::remove) or was not changed for [seven days](Latch::keep_for).
+///
+/// It exists from the first count-down on; waiting for one that does not exist yet waits for it. A
+/// participant counts once, by its name: a call that is repeated, also by a worker that was started again,
+/// does no harm.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let import = locks.latch("import/2026-11-25", 2); // a name of its own for each round
+/// assert_eq!(import.count_down_as("shard-1").await?, 1);
+/// assert_eq!(import.count_down_as("shard-1").await?, 1); // started again
+/// assert_eq!(import.count_down_as("shard-2").await?, 0);
+/// import.wait().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Latch {
+    handle: Handle,
+    count: u32,
+}
+
+struct State {
+    count: u32,
+    arrived: Vec<Id>,
+}
+
+impl Latch {
+    pub(crate) fn new(handle: Handle, count: u32) -> Latch {
+        let valid = match (1..=MOST).contains(&count) {
+            true => Ok(()),
+            false => {
+                Err(invalid(format!("a count of {count} is out of range; expected 1 to {MOST}")))
+            }
+        };
+        Latch { handle: handle.checked(valid), count }
+    }
+
+    /// Keeps it for `time` after its last change, 1 s to 10 years, in place of seven days.
+    #[must_use]
+    pub fn keep_for(self, time: Duration) -> Latch {
+        Latch { handle: self.handle.keep_for(time), ..self }
+    }
+
+    /// Counts down by one, and returns what is left. Prefer [`count_down_as`](Latch::count_down_as)
+    /// where a participant may be started again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when the latch was made with another count: the message has both.
+    /// Otherwise the store's; [`ErrorKind::Unreachable`] says when it is unknown whether it counted.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it may or may not have counted.
+    pub async fn count_down(&self) -> Result<u32> {
+        self.count(participants::anonymous()).await
+    }
+
+    /// Counts down as `who`, once however often it is called, and returns what is left.
+    ///
+    /// # Errors
+    /// As [`count_down`](Latch::count_down).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it may or may not have counted; call it again.
+    pub async fn count_down_as(&self, who: &str) -> Result<u32> {
+        self.count(participants::named(who)).await
+    }
+
+    async fn count(&self, id: Id) -> Result<u32> {
+        let count = self.count;
+        let count_down = move |there: Option<View<'_>>| {
+            let state = State::read(there, count)?;
+            let mut state = state.unwrap_or(State { count, arrived: Vec::new() });
+            if state.left() == 0 || state.arrived.contains(&id) {
+                return Ok((Step::Keep, state.left()));
+            }
+            state.arrived.push(id);
+            Ok((state.write(), state.left()))
+        };
+        self.handle.change(Operation::Write, count_down).await
+    }
+
+    /// Waits until it is open. All waiters of a client cost the store one watch.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when it was removed meanwhile. Otherwise as
+    /// [`count_down`](Latch::count_down).
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn wait(&self) -> Result<()> {
+        let opened = self.until_open().await;
+        opened.map_err(|error| self.handle.explain(error, Operation::Wait))
+    }
+
+    /// Waits until it is open, for at most `limit`; `false` when it is not open by then.
+    ///
+    /// # Errors
+    /// As [`wait`](Latch::wait).
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn wait_at_most(&self, limit: Duration) -> Result<bool> {
+        match tokio::time::timeout(limit, self.wait()).await {
+            Ok(opened) => opened.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+
+    async fn until_open(&self) -> Result<()> {
+        let mut watching = self.handle.watch(Operation::Wait).await?;
+        let mut was_there = false;
+        loop {
+            let seen = watching.next().await?;
+            match State::read(seen.view(), self.count)? {
+                Some(state) if state.left() == 0 => return Ok(()),
+                Some(_) => was_there = true,
+                None if was_there => {
+                    return Err(Error::new(ErrorKind::Lost, "the latch was removed"));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// How many have to count down until it opens.
+    ///
+    /// # Errors
+    /// As [`count_down`](Latch::count_down).
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn remaining(&self) -> Result<u32> {
+        let count = self.count;
+        let left = |there: Option<View<'_>>| {
+            Ok(State::read(there, count)?.map_or(count, |state| state.left()))
+        };
+        self.handle.read(Operation::Read, left).await
+    }
+
+    /// Removes it. Waiters get an error, and the next count-down begins a new round.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it may or may not be removed.
+    pub async fn remove(&self) -> Result<()> {
+        self.handle.remove().await
+    }
+}
+
+impl State {
+    /// The state of a latch that is to open at `count`.
+    fn read(there: Option<View<'_>>, count: u32) -> Result<Option<State>> {
+        let Some(view) = there else { return Ok(None) };
+        let (number, ids) = view.body.split_first_chunk().ok_or_else(not_ours)?;
+        let arrived = participants::read(ids).ok_or_else(not_ours)?;
+        let state = State { count: u32::from_be_bytes(*number), arrived };
+        match state.count == count {
+            true => Ok(Some(state)),
+            false => Err(invalid(format!(
+                "this latch was made with a count of {}, not {count}; use one count, or remove it first",
+                state.count
+            ))),
+        }
+    }
+
+    fn left(&self) -> u32 {
+        let arrived = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
+        self.count.saturating_sub(arrived)
+    }
+
+    fn write(&self) -> Step {
+        let mut body = self.count.to_be_bytes().to_vec();
+        participants::write(&self.arrived, &mut body);
+        Step::Write { body, fence: 0 }
+    }
+}
+
+const _: () = assert!(4 + MOST as usize * participants::LENGTH <= crate::cells::MAX_BODY);
