@@ -43,7 +43,9 @@ mod coordination {
     pub(super) mod barriers;
     pub(super) mod cells;
     pub(super) mod counters;
+    pub(super) mod elections;
     pub(super) mod latches;
+    pub(super) mod once;
 }
 /// Faults of the network and of processes.
 mod faults {
@@ -60,7 +62,7 @@ mod interface {
 }
 mod work;
 
-use coordination::{barriers, cells, counters, latches};
+use coordination::{barriers, cells, counters, elections, latches, once};
 use faults::{network, processes, replies};
 use grants::{exclusion, modes, ownership, tokens};
 use guards::{downgrade, handoffs, lost_handoffs, owners, several, work_under_a_lock};
@@ -95,6 +97,8 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     counters::BEHAVIOURS,
     latches::BEHAVIOURS,
     barriers::BEHAVIOURS,
+    once::BEHAVIOURS,
+    elections::BEHAVIOURS,
     processes::BEHAVIOURS,
 ];
 

@@ -13,6 +13,7 @@ mod record;
 mod settled;
 mod watching;
 
+pub(crate) use cell::stale;
 pub use cell::{Cell, CellValue, CellVersion, CellWatch};
 pub(crate) use combining::{Combiners, Step, View};
 pub(crate) use handle::{Handle, not_ours};

@@ -177,6 +177,11 @@ impl Guard {
         self.hold().claim().name()
     }
 
+    /// The label of its client.
+    pub(crate) fn label(&self) -> &str {
+        self.hold().claim().label().as_str()
+    }
+
     /// The mode in which it is held: shared from the call of [`downgrade`](Guard::downgrade) on.
     #[must_use]
     pub fn mode(&self) -> Mode {

@@ -213,6 +213,11 @@ impl Lock {
         })
     }
 
+    /// Each acquisition is a grant of the store, whatever the client's default is.
+    pub(crate) fn without_handoffs(self) -> Lock {
+        self.set(Ok(()), |request, ()| request.local_handoffs = 1)
+    }
+
     /// Takes `n` permits at once, all or none. Only for a [`semaphore`](crate::Locks::semaphore).
     pub fn permits(self, n: u32) -> Lock {
         let mode = self.request.as_ref().map(|request| request.mode);

@@ -18,8 +18,10 @@ use crate::engine::renewal::worker::RenewalWorker;
 use crate::lock::{Lock, RwLock};
 use crate::recipes::barrier::Barrier;
 use crate::recipes::counter::Counter;
+use crate::recipes::election::{Election, Observers};
 use crate::recipes::ids::{Blocks, Ids};
 use crate::recipes::latch::Latch;
+use crate::recipes::once::Once;
 use crate::store::cell_store::{Content, Keep, Stamp};
 use crate::store::claim::LockKind;
 use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
@@ -76,6 +78,9 @@ static NOT_CONNECTED: Profile = Profile {
 /// How long a latch or a barrier is kept after its last change.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
+/// How long the words of the last leader are kept.
+const ELECTION_KEPT: Duration = Duration::from_secs(90 * 86_400);
+
 /// The time for closing the connection if the releases took the whole bound.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
@@ -121,6 +126,7 @@ impl Locks {
             combiners: Combiners::default(),
             watchers: Watchers::default(),
             id_blocks: Blocks::default(),
+            observers: Observers::default(),
         };
         Ok(Locks::of(Arc::new(client)))
     }
@@ -206,6 +212,22 @@ impl Locks {
     #[must_use]
     pub fn counter(&self, name: impl AsRef<str>) -> Counter {
         Counter::new(Handle::new(&self.connection, name.as_ref(), Kind::Counter, Keep::Forever))
+    }
+
+    /// The job `name`, which runs once for each tick of a schedule, on whichever machine comes first. It
+    /// holds the lock `name` meanwhile.
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        let handle = Handle::new(&self.connection, name.as_ref(), Kind::Once, Keep::Forever);
+        Once::new(handle, self.lock(name).without_handoffs())
+    }
+
+    /// The election `name`, whose leader holds the lock `name`.
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        let name = name.as_ref();
+        let keep = Keep::For(ELECTION_KEPT);
+        let handle = Handle::new(&self.connection, name, Kind::Election, keep);
+        Election::new(self, name, handle, self.lock(name).without_handoffs())
     }
 
     /// Unique numbers under `name`, on every store.

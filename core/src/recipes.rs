@@ -2,6 +2,8 @@
 
 pub(crate) mod barrier;
 pub(crate) mod counter;
+pub(crate) mod election;
 pub(crate) mod ids;
 pub(crate) mod latch;
+pub(crate) mod once;
 mod participants;

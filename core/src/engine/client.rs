@@ -12,6 +12,7 @@ use crate::engine::cleanup::Reaper;
 use crate::engine::handoff::Handoffs;
 use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
+use crate::recipes::election::Observers;
 use crate::recipes::ids::Blocks;
 use crate::store::cell_store::Cells;
 use crate::store::erased::ErasedStore;
@@ -38,6 +39,7 @@ pub(crate) struct ClientInner {
     pub(crate) combiners: Combiners,
     pub(crate) watchers: Watchers,
     pub(crate) id_blocks: Blocks,
+    pub(crate) observers: Observers,
 }
 
 impl Drop for ClientInner {

@@ -47,6 +47,8 @@ pub struct Profile {
     /// [`Lock::local_handoffs`](crate::Lock::local_handoffs) asks for: the tokens that a store reserves.
     /// 1 where it reserves none.
     pub max_local_handoffs: u32,
+    /// How durable its cells are, of which latches, barriers, counters, `once` and elections are made.
+    /// `None` where it has none.
     pub cells: Option<CellDurability>,
     /// When exclusion fails; empty where it never does.
     pub exclusion_fails_when: Cow<'static, [&'static str]>,

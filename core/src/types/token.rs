@@ -40,6 +40,11 @@ impl FencingToken {
         FencingToken(counted.min((1 << STORE_BITS) - 1))
     }
 
+    /// A token as [`get`](FencingToken::get) gave it.
+    pub(crate) fn stored(number: u64) -> FencingToken {
+        FencingToken(number)
+    }
+
     /// The number to pass to the resource.
     #[must_use]
     pub fn get(self) -> u64 {

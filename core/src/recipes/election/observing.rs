@@ -1,0 +1,141 @@
+//! Following an election: one task of a client for all who observe it.
+//!
+//! A new leader writes to the cell, which the store notifies of. That a leader is gone without a successor,
+//! only the lock knows, which is asked each second.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Election, Leader};
+use crate::engine::client::{ClientInner, closed};
+use crate::sync::Mutex;
+use crate::types::error::{Operation, Result};
+use crate::types::token::FencingToken;
+
+/// How often the lock is asked.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The elections that a client follows, by their names.
+#[derive(Default)]
+pub(crate) struct Observers {
+    followed: Mutex<HashMap<String, Weak<Following>>>,
+}
+
+type Answer = Option<Result<Option<Leader>>>;
+
+/// The task that follows one election. It ends with the last observer.
+struct Following {
+    latest: watch::Receiver<Answer>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Follows an election; see [`Election::observe`].
+pub struct Observer {
+    _following: Arc<Following>,
+    latest: watch::Receiver<Answer>,
+    client: Arc<ClientInner>,
+    /// What the caller knows; nothing before the first answer.
+    known: Option<Option<Leader>>,
+    last_term: Option<FencingToken>,
+    /// The latest answer was looked at.
+    is_given: bool,
+}
+
+impl Observers {
+    pub(super) fn observe(&self, election: &Election, client: &Arc<ClientInner>) -> Observer {
+        let mut followed = self.followed.lock();
+        let following = followed.get(&election.name).and_then(Weak::upgrade).unwrap_or_else(|| {
+            followed.retain(|_, following| following.strong_count() > 0);
+            let (sender, latest) = watch::channel(None);
+            let task = client.reaper.runtime.spawn(follow(election.clone(), sender));
+            let following = Arc::new(Following { latest, _task: AbortOnDropHandle::new(task) });
+            followed.insert(election.name.clone(), Arc::downgrade(&following));
+            following
+        });
+        let latest = following.latest.clone();
+        let client = client.clone();
+        Observer {
+            _following: following,
+            latest,
+            client,
+            known: None,
+            last_term: None,
+            is_given: false,
+        }
+    }
+}
+
+async fn follow(election: Election, latest: watch::Sender<Answer>) {
+    let mut watching = election.handle.watch(Operation::Read).await.ok();
+    loop {
+        let leader = election.leader().await;
+        latest.send_if_modified(|last| {
+            let is_new = match (last.as_ref(), &leader) {
+                (Some(Ok(last)), Ok(leader)) => last != leader,
+                _ => true,
+            };
+            *last = Some(leader);
+            is_new
+        });
+        let changed = async {
+            if let Some(watching) = &mut watching
+                && watching.next().await.is_ok()
+            {
+                return;
+            }
+            // An error is an answer of the next request.
+            std::future::pending().await
+        };
+        tokio::select! {
+            changed = tokio::time::timeout(CHECK_AGAIN, changed) => drop(changed),
+            () = latest.closed() => return,
+        }
+    }
+}
+
+impl Observer {
+    /// Who leads: at the first call the present leader, then each change. `None` when there is no leader.
+    /// Changes in quick succession are one, which ends at the newest; terms never go back.
+    ///
+    /// # Errors
+    /// The store's. They do not end it: another call waits for the next answer.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<Leader>> {
+        loop {
+            let latest = match std::mem::replace(&mut self.is_given, true) {
+                false => self.latest.borrow_and_update().clone(),
+                true => None,
+            };
+            if let Some(answer) = latest {
+                let leader = answer?;
+                let is_older = matches!(
+                    (&leader, self.last_term), (Some(leader), Some(last)) if leader.term < last
+                );
+                if !is_older && self.known.as_ref() != Some(&leader) {
+                    self.last_term = leader.as_ref().map(|leader| leader.term).or(self.last_term);
+                    self.known = Some(leader.clone());
+                    return Ok(leader);
+                }
+            }
+            tokio::select! {
+                biased;
+                () = self.client.closing.cancelled() => return Err(closed()),
+                changed = self.latest.changed() => changed.map_err(|_| closed())?,
+            }
+            self.is_given = false;
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").field("known", &self.known).finish_non_exhaustive()
+    }
+}
