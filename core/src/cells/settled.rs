@@ -6,7 +6,8 @@
 //! - Its record has the write's stamp: the write was made.
 //! - The cell is as it was before: the same write, with the same stamp, is sent again.
 //! - Others have written, but no more often than a record remembers: it was not made, and cannot be made
-//!   any more, since the stamp that it expects is gone for ever.
+//!   any more, since the stamp that it expects is gone for ever. (A first write expects that nothing is there;
+//!   if it is late, it can still be made after others have removed what they wrote.)
 //! - Otherwise nobody can tell, and the error says so.
 
 use std::sync::Arc;

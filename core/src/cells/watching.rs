@@ -70,16 +70,22 @@ impl Watchers {
     ) -> Watching {
         let mut watched = self.watched.lock();
         let key = (name.clone(), kind);
-        let watcher = watched.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
-            watched.retain(|_, watcher| watcher.strong_count() > 0);
-            let watcher = Watcher::start(client, cells, &key);
-            watched.insert(key, Arc::downgrade(&watcher));
-            watcher
-        });
+        let (watcher, since) = match watched.get(&key).and_then(Weak::upgrade) {
+            Some(watcher) => {
+                let since = watcher.asked.fetch_add(1, Ordering::SeqCst) + 1;
+                watcher.notifier.notify();
+                (watcher, since)
+            }
+            None => {
+                watched.retain(|_, watcher| watcher.strong_count() > 0);
+                let watcher = Watcher::start(client, cells, &key);
+                watched.insert(key, Arc::downgrade(&watcher));
+                // Its first reading.
+                (watcher, 1)
+            }
+        };
         drop(watched);
         let latest = watcher.latest.subscribe();
-        let since = watcher.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        watcher.notifier.notify();
         Watching { client: client.clone(), _watcher: watcher, latest, since, is_given: false }
     }
 }
@@ -117,7 +123,7 @@ impl Watcher {
         let answer = Err(closed());
         let latest = watch::Sender::new(Latest { as_of: 0, answer });
         let notifier = Notifier::new(client.reaper.runtime.clone());
-        let asked = Arc::<AtomicU64>::default();
+        let asked = Arc::new(AtomicU64::new(1));
         let reading = Reading {
             client: client.clone(),
             cells: cells.clone(),

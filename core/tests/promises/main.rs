@@ -7,6 +7,7 @@
 // A helper that fails should fail its test.
 #![allow(clippy::unwrap_used)]
 
+mod cells;
 mod checking;
 mod clearing;
 mod closing;

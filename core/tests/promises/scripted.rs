@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, Error, ErrorKind, FencingToken,
-    Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
-    RenewOutcome, RenewalPlan, Result, Scratch, Settings, Snapshot, TokenOrder, TokioClock, Ttl,
-    WaiterCheck, lease_end,
+    Acquisition, AttemptOutcome, CellDurability, Cells, Claim, Clock, DistributedLock, Error,
+    ErrorKind, FencingToken, Liveness, LockName, Locks, Modes, Moment, Order, ParticipantId,
+    Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Result, Scratch, Settings, Snapshot,
+    TokenOrder, TokioClock, Ttl, WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
 
@@ -101,6 +101,7 @@ type Play<A, T> = Box<dyn Fn(A) -> Pin<Box<dyn Future<Output = T> + Send>> + Sen
 /// A store's answers; by default it grants, renews and releases everything.
 pub(crate) struct Script {
     profile: Profile,
+    cells: Option<Cells>,
     settings: Settings,
     clock: Arc<dyn Clock>,
     attempt: Play<One, Result<AttemptOutcome>>,
@@ -128,6 +129,7 @@ impl Script {
                 cells: None,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },
+            cells: None,
             settings: Settings::default(),
             clock: Arc::new(TokioClock::new()),
             attempt: Box::new(|asked| Box::pin(async move { granted(&asked) })),
@@ -141,6 +143,12 @@ impl Script {
 
     pub(crate) fn local_handoffs(mut self, most: u32) -> Script {
         self.profile.max_local_handoffs = most;
+        self
+    }
+
+    pub(crate) fn cells(mut self, cells: Cells) -> Script {
+        self.profile.cells = Some(CellDurability::Data);
+        self.cells = Some(cells);
         self
     }
 
@@ -310,6 +318,10 @@ impl DistributedLock for Scripted {
 
     async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
         Ok(ReleaseOutcome::Absent)
+    }
+
+    fn cells(self: &Arc<Self>) -> Option<Cells> {
+        self.script.cells.clone()
     }
 
     async fn clear(&self, _: &Scratch) -> Result<()> {

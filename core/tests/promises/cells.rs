@@ -1,0 +1,390 @@
+//! Cells over a store that loses requests and replies, delays them, and forgets to notify.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fencelock_core::sync::Mutex;
+use fencelock_core::{
+    CellStore, Cells, Content, Error, ErrorKind, Keep, LockName, Locks, Notifier, Result, Stamp,
+};
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::scripted::{SECOND, Script, ms};
+
+/// What becomes of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    RequestLost,
+    ReplyLost,
+    /// It is executed this much later, and never answered.
+    Late(Duration),
+    /// It is never answered, and nothing says so.
+    Silent,
+    Refused,
+    Panics,
+}
+
+type Decide = Box<dyn FnMut(bool) -> Fate + Send>;
+
+/// The values of a store, and its network.
+#[derive(Clone)]
+struct Lossy {
+    cells: Arc<Mutex<HashMap<String, Content>>>,
+    notifiers: Arc<Mutex<Vec<Arc<Notifier>>>>,
+    /// By whether the request is a swap.
+    decide: Arc<Mutex<Decide>>,
+    notifies: bool,
+    reads: Arc<AtomicUsize>,
+    swaps: Arc<AtomicUsize>,
+    /// Swaps that changed something.
+    changes: Arc<AtomicUsize>,
+}
+
+impl Lossy {
+    fn new(decide: impl FnMut(bool) -> Fate + Send + 'static) -> Lossy {
+        Lossy {
+            cells: Arc::default(),
+            notifiers: Arc::default(),
+            decide: Arc::new(Mutex::new(Box::new(decide))),
+            notifies: true,
+            reads: Arc::default(),
+            swaps: Arc::default(),
+            changes: Arc::default(),
+        }
+    }
+
+    fn sound() -> Lossy {
+        Lossy::new(|_| Fate::Answered)
+    }
+
+    fn set(&self, decide: impl FnMut(bool) -> Fate + Send + 'static) {
+        *self.decide.lock() = Box::new(decide);
+    }
+
+    /// A client with a network of its own, of the same store.
+    fn locks(&self) -> Locks {
+        let cells = Cells::of(Arc::new(self.clone()));
+        Script::new().cells(cells).unreachable_after(10 * SECOND).connect().1
+    }
+
+    async fn carry<T>(
+        &self,
+        is_swap: bool,
+        execute: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+    {
+        let lost = || Err(Error::new(ErrorKind::Unreachable, "the connection was lost"));
+        let fate = (self.decide.lock())(is_swap);
+        sleep(ms(1)).await;
+        match fate {
+            Fate::Answered => Ok(execute()),
+            Fate::RequestLost => lost(),
+            Fate::ReplyLost => {
+                execute();
+                lost()
+            }
+            Fate::Late(by) => {
+                tokio::spawn(async move {
+                    sleep(by).await;
+                    execute();
+                });
+                lost()
+            }
+            Fate::Silent => std::future::pending().await,
+            Fate::Refused => Err(Error::new(ErrorKind::Refused, "no permission")),
+            Fate::Panics => panic!("a fault of the backend"),
+        }
+    }
+}
+
+impl CellStore for Lossy {
+    async fn read(
+        &self,
+        cell: &LockName,
+        notifier: Option<&Arc<Notifier>>,
+    ) -> Result<Option<Content>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let (this, key, notifier) = (self.clone(), cell.key().to_owned(), notifier.cloned());
+        self.carry(false, move || {
+            this.notifiers.lock().extend(notifier);
+            this.cells.lock().get(&key).cloned()
+        })
+        .await
+    }
+
+    async fn swap(
+        &self,
+        cell: &LockName,
+        from: Option<Stamp>,
+        to: Option<&Content>,
+        _: Keep,
+    ) -> Result<bool> {
+        self.swaps.fetch_add(1, Ordering::SeqCst);
+        let (this, key, to) = (self.clone(), cell.key().to_owned(), to.cloned());
+        self.carry(true, move || {
+            let mut cells = this.cells.lock();
+            let there = cells.get(&key).map(|content| content.stamp);
+            if there != from {
+                return to.is_some_and(|to| there == Some(to.stamp));
+            }
+            this.changes.fetch_add(1, Ordering::SeqCst);
+            match to {
+                Some(to) => cells.insert(key, to),
+                None => cells.remove(&key),
+            };
+            drop(cells);
+            let notifiers = std::mem::take(&mut *this.notifiers.lock());
+            if this.notifies {
+                notifiers.iter().for_each(|notifier| notifier.notify());
+            }
+            true
+        })
+        .await
+    }
+}
+
+/// xorshift64 (Marsaglia, 2003).
+fn random(mut state: u64) -> impl FnMut() -> u64 {
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+/// A network that breaks each third request.
+fn broken(seed: u64) -> impl FnMut(bool) -> Fate {
+    let mut next = random(seed * 2 + 1);
+    move |_| match next() % 12 {
+        0 => Fate::RequestLost,
+        1 => Fate::ReplyLost,
+        2 => Fate::Late(ms(next() % 3_000)),
+        3 => Fate::Late(ms(next() % 30)),
+        _ => Fate::Answered,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn additions_are_exact_whatever_is_lost_late_or_repeated() {
+    for seed in 1..=60 {
+        let store = Lossy::new(broken(seed));
+        let mut tasks = JoinSet::new();
+        for _ in 0..3 {
+            let counter = store.locks().counter("orders");
+            for _ in 0..2 {
+                let counter = counter.clone();
+                tasks.spawn(async move {
+                    let (mut done, mut unknown) = (Vec::new(), 0_i64);
+                    for _ in 0..10 {
+                        match counter.add(1).await {
+                            Ok(sum) => done.push(sum),
+                            Err(error) => {
+                                let said = error.to_string();
+                                assert!(said.contains("may or may not have been made"), "{said}");
+                                unknown += 1;
+                            }
+                        }
+                    }
+                    (done, unknown)
+                });
+            }
+        }
+        let all = tasks.join_all().await;
+        // What was late has arrived.
+        sleep(10 * SECOND).await;
+        store.set(|_| Fate::Answered);
+        let value = store.locks().counter("orders").get().await.unwrap();
+        let mut sums: Vec<i64> = all.iter().flat_map(|(done, _)| done.clone()).collect();
+        let unknown: i64 = all.iter().map(|(_, unknown)| unknown).sum();
+        let done = sums.len() as i64;
+        assert!(
+            (done..=done + unknown).contains(&value),
+            "seed {seed}: {value}, {done}, {unknown}"
+        );
+        sums.sort_unstable();
+        sums.dedup();
+        assert_eq!(sums.len() as i64, done, "seed {seed}: a sum was given twice");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_latch_opens_neither_early_nor_never_whatever_is_lost() {
+    for seed in 100..=140 {
+        let store = Lossy::new(broken(seed));
+        let mut tasks = JoinSet::new();
+        for shard in 0..6 {
+            let latch = store.locks().latch("import", 6);
+            tasks.spawn(async move {
+                let who = format!("shard {shard}");
+                // A worker that does not know whether it counted asks again.
+                while latch.count_down_as(&who).await.is_err() {}
+                while latch.wait().await.is_err() {}
+            });
+        }
+        timeout(600 * SECOND, tasks.join_all()).await.unwrap_or_else(|_| panic!("seed {seed}"));
+        store.set(|_| Fate::Answered);
+        assert_eq!(store.locks().latch("import", 6).remaining().await.unwrap(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_store_is_an_error_in_time_that_says_what_is_unknown() {
+    let store = Lossy::sound();
+    let locks = store.locks();
+    let counter = locks.counter("orders");
+    counter.add(1).await.unwrap();
+    store.set(|is_swap| if is_swap { Fate::Silent } else { Fate::Answered });
+    let started = locks.now();
+    let error = counter.add(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("may or may not have been made"), "{error}");
+    store.set(|_| Fate::Silent);
+    let error = counter.get().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(!error.to_string().contains("may or may not"), "a reading changes nothing: {error}");
+    assert!(locks.now().duration_since(started) <= 21 * SECOND);
+    store.set(|_| Fate::Answered);
+    assert_eq!(counter.get().await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_reported_at_once_and_says_so_when_an_earlier_request_may_have_been_made() {
+    let store = Lossy::sound();
+    let counter = store.locks().counter("orders");
+    store.set(|is_swap| if is_swap { Fate::Refused } else { Fate::Answered });
+    let error = counter.add(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(!error.to_string().contains("may or may not"), "{error}");
+    let mut requests = 0;
+    store.set(move |is_swap| {
+        requests += u32::from(is_swap);
+        match (is_swap, requests) {
+            (false, _) => Fate::Answered,
+            // It is executed long after it was given up.
+            (true, 1) => Fate::Late(60 * SECOND),
+            (true, _) => Fate::Refused,
+        }
+    });
+    let error = counter.add(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(error.to_string().contains("may or may not"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_store_ends_one_change_and_no_later_one() {
+    let store = Lossy::sound();
+    let counter = store.locks().counter("orders");
+    let mut is_first = true;
+    store.set(move |_| match std::mem::take(&mut is_first) {
+        true => Fate::Panics,
+        false => Fate::Answered,
+    });
+    let error = counter.add(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(counter.add(1).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_one_client_share_writes() {
+    let store = Lossy::sound();
+    let counter = store.locks().counter("orders");
+    let sums = join_all((0..64).map(|_| counter.add(1))).await;
+    let mut sums: Vec<i64> = sums.into_iter().map(Result::unwrap).collect();
+    sums.sort_unstable();
+    assert!(sums.into_iter().eq(1..=64));
+    let swaps = store.swaps.load(Ordering::SeqCst);
+    assert!(swaps <= 3, "{swaps} swaps");
+    // What this client has written last is not read again.
+    let reads = store.reads.load(Ordering::SeqCst);
+    assert!(reads <= 2, "{reads} reads");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_count_downs_of_ten_clients_are_few_writes() {
+    let store = Lossy::sound();
+    let mut tasks = JoinSet::new();
+    for _ in 0..10 {
+        let locks = store.locks();
+        for _ in 0..10 {
+            let latch = locks.latch("import", 100);
+            tasks.spawn(async move { latch.count_down().await.unwrap() });
+        }
+    }
+    tasks.join_all().await;
+    let changes = store.changes.load(Ordering::SeqCst);
+    assert!(changes <= 20, "{changes} successful swaps");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_waiters_of_a_client_have_one_watch() {
+    let store = Lossy::sound();
+    let locks = store.locks();
+    let waiting: Vec<_> = (0..100)
+        .map(|_| {
+            let latch = locks.latch("import", 1);
+            tokio::spawn(async move { latch.wait().await })
+        })
+        .collect();
+    sleep(ms(100)).await;
+    let reads = store.reads.load(Ordering::SeqCst);
+    assert!(reads <= 4, "{reads} reads for a hundred waiters");
+    let watches: std::collections::HashSet<_> =
+        store.notifiers.lock().iter().map(Arc::as_ptr).collect();
+    assert_eq!(watches.len(), 1);
+    store.locks().latch("import", 1).count_down().await.unwrap();
+    for waiting in waiting {
+        timeout(SECOND, waiting).await.expect("notified").unwrap().unwrap();
+    }
+    // With the last waiter the watch ends.
+    sleep(60 * SECOND).await;
+    let reads = store.reads.load(Ordering::SeqCst);
+    assert!(reads <= 8, "{reads} reads although nobody waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missed_notification_delays_a_waiter_by_seconds() {
+    let store = Lossy { notifies: false, ..Lossy::sound() };
+    let latch = store.locks().latch("import", 1);
+    let waiting = tokio::spawn(async move { latch.wait().await });
+    sleep(ms(100)).await;
+    store.locks().latch("import", 1).count_down().await.unwrap();
+    timeout(6 * SECOND, waiting).await.expect("it looks each 5 s").unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_at_a_silent_store_ends_in_time_and_can_go_on() {
+    let store = Lossy::new(|_| Fate::RequestLost);
+    let latch = store.locks().latch("import", 1);
+    let error = timeout(15 * SECOND, latch.wait()).await.expect("in time").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    store.set(|_| Fate::Answered);
+    latch.count_down().await.unwrap();
+    timeout(SECOND, latch.wait()).await.expect("open").unwrap();
+}
+
+#[test]
+fn the_end_of_the_runtime_ends_changes_and_waits() {
+    let store = Lossy::new(|_| Fate::Silent);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let locks = runtime.block_on(async { store.locks() });
+    let other = tokio::runtime::Runtime::new().unwrap();
+    let (counter, latch) = (locks.counter("orders"), locks.latch("import", 1));
+    let adding = other.spawn(async move { counter.add(1).await });
+    let waiting = other.spawn(async move { latch.wait().await });
+    std::thread::sleep(ms(50));
+    runtime.shutdown_timeout(SECOND);
+    let ended = other.block_on(async {
+        let both =
+            async { (adding.await.unwrap().unwrap_err(), waiting.await.unwrap().unwrap_err()) };
+        timeout(5 * SECOND, both).await.expect("told")
+    });
+    assert_eq!((ended.0.kind(), ended.1.kind()), (ErrorKind::Closed, ErrorKind::Closed));
+}
