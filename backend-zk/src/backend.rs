@@ -1,20 +1,19 @@
-//! The store behind its trait: its profile, its renewals and its checks of waiters.
+//! The store behind its traits: its profile, its renewals, its checks of waiters and its cells.
 
 use std::borrow::Cow;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use fencelock_core::{
-    Acquisition, Claim, Clock, DistributedLock, Liveness, LockName, Modes, Order, ParticipantId,
-    Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Result, Scratch, Snapshot,
-    TokenOrder, Ttl, WaiterCheck,
+    Acquisition, CellDurability, CellStore, Cells, Claim, Clock, Content, DistributedLock, Keep,
+    Liveness, LockName, Modes, Notifier, Order, ParticipantId, Profile, Reach, ReleaseOutcome,
+    RenewOutcome, RenewalPlan, Result, Scratch, Snapshot, Stamp, TokenOrder, Ttl, WaiterCheck,
 };
 use futures_util::future::join_all;
 
 use crate::claim::acquisition::{ZkAcquisition, find_missed};
 use crate::error::RequestError;
-use crate::nodes::scratch;
-use crate::nodes::snapshot;
+use crate::nodes::{cell, scratch, snapshot};
 use crate::sessions::pool::Pool;
 use crate::sessions::session::heartbeat_interval;
 
@@ -46,7 +45,7 @@ impl ZkBackend {
             downgrade: true,
             tokens: TokenOrder::Data,
             max_local_handoffs: 64,
-            cells: None,
+            cells: Some(CellDurability::Synced),
             exclusion_fails_when: Cow::Borrowed(FAILS_WHEN),
         };
         ZkBackend { pool, profile }
@@ -133,8 +132,52 @@ impl DistributedLock for ZkBackend {
         scratch::clear(&self.pool, scratch).await
     }
 
+    fn cells(self: &Arc<Self>) -> Option<Cells> {
+        Some(Cells::of(self.clone()))
+    }
+
     async fn close(&self) -> Result<()> {
         self.pool.close().await;
         Ok(())
+    }
+}
+
+/// Cells end by nothing but their removal: the servers end no node by time unless they are configured
+/// to, so `keep` is for the readers.
+impl CellStore for ZkBackend {
+    async fn read(
+        &self,
+        cell: &LockName,
+        notifier: Option<&Arc<Notifier>>,
+    ) -> Result<Option<Content>> {
+        let path = self.pool.path_of_cell(cell)?;
+        let Some(notifier) = notifier else {
+            let session = self.pool.session().await?;
+            return cell::read(&session, &path).await.map_err(RequestError::into_error);
+        };
+        let (session, room) = self.pool.reserve_cell(&path).await?;
+        let states = session.states();
+        let read = cell::read_and_watch(&session, &path).await;
+        let (content, watcher) = read.map_err(RequestError::into_error)?;
+        // Ends the watch of the last reading. That is removed only here, after this one was added in
+        // its place: one watch at the servers, and no gap between the two.
+        notifier.notify_when(async move {
+            let _room = room;
+            cell::until_changed(watcher, states).await;
+        });
+        Ok(content)
+    }
+
+    async fn swap(
+        &self,
+        cell: &LockName,
+        from: Option<Stamp>,
+        to: Option<&Content>,
+        _keep: Keep,
+    ) -> Result<bool> {
+        let path = self.pool.path_of_cell(cell)?;
+        let session = self.pool.session().await?;
+        let swapped = cell::swap(&session, &self.pool.access, &path, from, to).await;
+        swapped.map_err(RequestError::into_error)
     }
 }

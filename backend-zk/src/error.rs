@@ -20,6 +20,8 @@ pub(crate) enum RequestError {
     SessionOver,
     /// The node of a claim is first, and the transaction that created it has no fencing tokens.
     NoTokens { czxid: i64 },
+    /// The node at this path is not that of a cell, or not a whole one.
+    NotACell { path: String },
 }
 
 /// The answer of servers whose local sessions are not upgraded to the creation of an ephemeral node.
@@ -46,14 +48,19 @@ impl RequestError {
             RequestError::Zk(error) => meaning_of(error).certainty,
             RequestError::TimedOut(_) => Certainty::Unknown,
             RequestError::SessionOver => Certainty::SessionOver,
-            // No request: the node is there, and its claim is not granted.
-            RequestError::NoTokens { .. } => Certainty::Declined,
+            // No request: what is there was read, and is left as it is.
+            RequestError::NoTokens { .. } | RequestError::NotACell { .. } => Certainty::Declined,
         }
     }
 
     /// The node, or one above it, does not exist.
     pub(crate) fn is_no_node(&self) -> bool {
         matches!(self, RequestError::Zk(ZkError::NoNode))
+    }
+
+    /// The node exists.
+    pub(crate) fn is_node_exists(&self) -> bool {
+        matches!(self, RequestError::Zk(ZkError::NodeExists))
     }
 
     /// The server does not know the request.
@@ -112,6 +119,13 @@ impl RequestError {
                      at 2^50; move the locks to an ensemble with new data, with a larger token_epoch"
                 ),
             ),
+            RequestError::NotACell { path } => Error::new(
+                ErrorKind::Foreign,
+                format!(
+                    "the node {path} is not a whole cell: another program has created or changed \
+                     it; delete it with its children to start the cell anew"
+                ),
+            ),
         }
     }
 }
@@ -143,7 +157,7 @@ fn meaning_of(error: &ZkError) -> Meaning {
         ZkError::NotReadOnly => again("the server is read-only"),
         ZkError::NoWatcher => again(""),
         ZkError::NoAuth => {
-            refused("an ACL denies it; docs/zookeeper.md lists the rights that locks need")
+            refused("an ACL denies it; docs/zookeeper.md lists the rights that are needed")
         }
         ZkError::InvalidAcl => refused("acl=creator needs a login: auth=digest:USER:PASSWORD"),
         ZkError::QuotaExceeded => refused("a quota of the path is exceeded"),

@@ -12,6 +12,8 @@
 //! Apache Curator's `InterProcessMutex` and `InterProcessReadWriteLock`, which exclude [`lock`] and
 //! [`rw_lock`] on the same path and are excluded by them.
 //!
+//! Cells are persistent nodes, which each write replaces in one transaction.
+//!
 //! `zk://HOST:PORT,HOST:PORT/ROOT?session=20s&auth=digest:USER:PASSWORD&acl=creator`; `tls_ca=FILE`
 //! for encrypted connections.
 //!

@@ -1,5 +1,6 @@
-//! The nodes on the servers: those of claims and of locks, and what can be read from them.
+//! The nodes on the servers: those of claims, of locks and of cells, and what can be read from them.
 
+pub(crate) mod cell;
 pub(crate) mod held_node;
 pub(crate) mod node;
 pub(crate) mod scratch;

@@ -1,4 +1,5 @@
-//! Removes what a tool's run left on the servers: the nodes of all locks under its scratch names.
+//! Removes what a tool's run left on the servers: the nodes of all locks and cells under its scratch
+//! names.
 
 use std::sync::Arc;
 
@@ -20,14 +21,14 @@ const CONCURRENCY: usize = 32;
 pub(crate) async fn clear(pool: &Arc<Pool>, scratch: &Scratch) -> Result<()> {
     let session = pool.session().await?;
     let root = &*pool.access.root;
-    // The encoding of a name begins with that of its prefix.
+    // The encoding of a name begins with that of its prefix; and the node of a cell, with its name.
     let beginning = path::of_lock(root, scratch.prefix())?;
     while clear_once(&session, root, &beginning).await.map_err(RequestError::into_error)? > 0 {}
     remove_root(&pool.access, &session).await.map_err(RequestError::into_error)?;
     Ok(())
 }
 
-/// Removes the locks that exist now, and returns their number.
+/// Removes the locks and cells that exist now, and returns their number.
 async fn clear_once(session: &Arc<Session>, root: &str, beginning: &str) -> ZkResult<usize> {
     let client = session.client()?;
     // What another server has created just now must be listed here.
@@ -43,7 +44,7 @@ async fn clear_once(session: &Arc<Session>, root: &str, beginning: &str) -> ZkRe
     Ok(found)
 }
 
-/// Removes a lock's node with the nodes of all claims below it.
+/// Removes a lock's node with the nodes of all claims below it, or the two of a cell.
 async fn remove(session: &Arc<Session>, lock: &str) -> ZkResult<()> {
     let client = session.client()?;
     let claims = match session.read(client.list_children(lock)).await {

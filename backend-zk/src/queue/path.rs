@@ -1,8 +1,8 @@
-//! The path of a lock's node, from the lock's name: two locks never share one.
+//! The path of a lock's or a cell's node, from its name: no two of them share one.
 //!
-//! A lock is one child of the root. Everything but `A-Z a-z 0-9 _ . : -` is written `%XX`, so that no
-//! name can choose a path, contain a character that ZooKeeper refuses, or collide with `.`, `..` or
-//! the server's own `/zookeeper`.
+//! A lock is one child of the root, and so is a cell. Everything but `A-Z a-z 0-9 _ . : -` is written
+//! `%XX`, so that no name can choose a path, contain a character that ZooKeeper refuses, or collide
+//! with `.`, `..` or the server's own `/zookeeper`.
 
 use fencelock_core::Result;
 use fencelock_core::backend::invalid;
@@ -41,6 +41,14 @@ pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
         )));
     }
     Ok(path)
+}
+
+/// The path of the cell `key` under `root`: of no lock, since `~` is written `%7E` in those.
+///
+/// # Errors
+/// Those of [`of_lock`].
+pub(crate) fn of_cell(root: &str, key: &str) -> Result<String> {
+    Ok(of_lock(root, key)? + "~c")
 }
 
 /// The path of `child`.
@@ -91,6 +99,15 @@ mod tests {
         #[test]
         fn near_names_have_different_nodes(one in "[zA./%~\0]{1,5}", two in "[zA./%~\0]{1,5}") {
             prop_assert_eq!(one == two, encode(&one) == encode(&two));
+        }
+
+        #[test]
+        fn a_cell_has_the_node_of_no_lock_and_of_no_other_cell(
+            one in "[a.%~c]{1,5}(~c)?", two in "[a.%~c]{1,5}(~c)?"
+        ) {
+            let (of_one, of_two) = (of_cell("/", &one).unwrap(), of_cell("/", &two).unwrap());
+            prop_assert_eq!(one == two, of_one == of_two);
+            prop_assert!(of_one != of_lock("/", &two).unwrap());
         }
 
         #[test]

@@ -6,6 +6,8 @@
 //! the paths that they may watch stay well below one packet, and the [pool](crate::sessions::pool) opens
 //! another session for more.
 //!
+//! A watched cell takes the path of its node, once for all who watch it in the session.
+//!
 //! A claim reserves its share before its node is created, because it may have to watch later, when
 //! all sessions are full: the path of its own node, and as much again while it waits.
 
@@ -33,15 +35,16 @@ pub(crate) struct Budget {
 struct State {
     /// Bytes for the claims' own nodes, and for what is ahead of those that wait.
     reserved: usize,
-    /// The paths that claims watch beyond their reservations, with the number of those claims.
+    /// The paths that claims watch beyond their reservations, and those of watched cells, with the
+    /// number of those that watch them.
     shared: HashMap<Arc<str>, usize>,
     /// The bytes of `shared`: the transport watches each path once.
     shared_bytes: usize,
-    /// How many reservations exist.
+    /// How many reservations and watched cells exist.
     live: usize,
-    /// How many reservations were made.
+    /// How many reservations and watches of cells were made.
     count: u64,
-    /// No claim is accepted any more.
+    /// No claim and no watch is accepted any more.
     is_closed: bool,
 }
 
@@ -170,6 +173,32 @@ impl Drop for WatchedPaths {
     }
 }
 
+/// The share of one watch of a cell. It lasts as long as the watch.
+pub(crate) struct WatchedCell {
+    watched: WatchedPaths,
+}
+
+impl WatchedCell {
+    /// Reserves room for a watch of the cell at `path`; `None` when the session is full, or accepts
+    /// no watches.
+    pub(crate) fn new(budget: &Arc<Budget>, path: &str) -> Option<WatchedCell> {
+        let mut state = budget.state.lock();
+        if state.is_closed {
+            return None;
+        }
+        let paths = state.watch(&[path.to_owned()])?;
+        state.live += 1;
+        state.count += 1;
+        Some(WatchedCell { watched: WatchedPaths { budget: budget.clone(), paths } })
+    }
+}
+
+impl Drop for WatchedCell {
+    fn drop(&mut self) {
+        self.watched.budget.state.lock().live -= 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,5 +227,19 @@ mod tests {
         assert!(state.watch(&paths(0, 10)).is_some());
         assert!(state.watch(&paths(3, 7)).is_some(), "they are already watched");
         assert!(!state.has_room_for(1));
+    }
+
+    #[test]
+    fn a_cell_that_is_watched_twice_takes_its_room_once_and_keeps_the_session() {
+        let budget = Arc::<Budget>::default();
+        let path = format!("/{}", "c".repeat(MAX_PATH_BYTES - 1));
+        let one = WatchedCell::new(&budget, &path).expect("room");
+        let two = WatchedCell::new(&budget, &path).expect("it is already watched");
+        assert!(WatchedCell::new(&budget, "/other").is_none(), "the session is full");
+        drop(one);
+        assert!(WatchedCell::new(&budget, "/other").is_none() && budget.unused_after().is_none());
+        drop(two);
+        assert!(budget.close_if_unused_since(budget.unused_after().expect("unused")));
+        assert!(WatchedCell::new(&budget, "/other").is_none(), "the session is being closed");
     }
 }

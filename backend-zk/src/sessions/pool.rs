@@ -1,5 +1,5 @@
-//! The sessions of a client: one, and more while its claims watch more than one session can carry
-//! through a reconnect (see [`budget`](crate::sessions::budget)).
+//! The sessions of a client: one, and more while its claims and cells watch more than one session can
+//! carry through a reconnect (see [`budget`](crate::sessions::budget)).
 //!
 //! A claim belongs to the session that created its node, from its queueing to its release. The
 //! sessions do not depend on each other: each has its own heartbeat, deadline and end.
@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use crate::connection::access::Access;
 use crate::error::closed;
 use crate::queue::path;
-use crate::sessions::budget::Reservation;
+use crate::sessions::budget::{Reservation, WatchedCell};
 use crate::sessions::session::Session;
 
 /// The shortest bound of opening a session, whatever the session timeout is.
@@ -72,6 +72,10 @@ impl Pool {
         path::of_lock(&self.access.root, name.key())
     }
 
+    pub(crate) fn path_of_cell(&self, name: &LockName) -> Result<String> {
+        path::of_cell(&self.access.root, name.key())
+    }
+
     /// What `find` finds in one of the sessions that are not over. The oldest come first, so that
     /// the youngest fall idle and can be closed.
     fn find<T>(&self, find: impl Fn(&Arc<Session>) -> Option<T>) -> Option<T> {
@@ -100,6 +104,19 @@ impl Pool {
         self.obtain(move |session| {
             let reservation = Reservation::new(&session.budget, &claim, own, may_wait)?;
             Some(Slot { session: session.clone(), reservation })
+        })
+        .await
+    }
+
+    /// Reserves room for a watch of the cell at `path`. A watch that is added to another one of the
+    /// same cell finds room where that is, unless an older session has room by now.
+    pub(crate) async fn reserve_cell(
+        self: &Arc<Pool>,
+        path: &str,
+    ) -> Result<(Arc<Session>, WatchedCell)> {
+        let path = path.to_owned();
+        self.obtain(move |session| {
+            WatchedCell::new(&session.budget, &path).map(|room| (session.clone(), room))
         })
         .await
     }

@@ -27,7 +27,8 @@ async fn children(client: &Client, path: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Nodes of claims, and watches on them. A lock's own node stays until the servers remove it.
+/// Nodes of claims and of cells, and watches on them. A lock's own node stays until the servers remove
+/// it.
 pub(crate) async fn leftovers(
     client: &Client,
     servers: &TestZooKeeper,

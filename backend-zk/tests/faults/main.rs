@@ -4,6 +4,7 @@
 //! The conformance suite tests what every store must do; here are the faults that only ZooKeeper
 //! has.
 
+mod cells;
 mod claims;
 mod connections;
 mod servers;

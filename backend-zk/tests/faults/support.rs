@@ -276,6 +276,7 @@ pub(crate) async fn transport(servers: &str) -> Client {
 #[derive(Clone, Copy)]
 pub(crate) enum Op {
     Delete = 2,
+    GetData = 4,
     Multi = 14,
     Create = 15,
 }
