@@ -2,6 +2,8 @@
 
 pub(crate) mod acquisition;
 pub(crate) mod backend;
+mod cell_watches;
+mod cells;
 pub(crate) mod config;
 pub(crate) mod notifications;
 mod store;

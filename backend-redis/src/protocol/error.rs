@@ -76,7 +76,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("WRONGPASS", WRONG_PASSWORD),
     ("NOPERM", refused(NO_PERMISSION)),
     ("DENIED", refused("the server is in protected mode")),
-    ("WRONGTYPE", meaning(ErrorKind::Foreign, Remedy::None, "a key of the lock has another type")),
+    ("WRONGTYPE", meaning(ErrorKind::Foreign, Remedy::None, "the key has another type")),
     ("CROSSSLOT", refused("is it a cluster? use redis-cluster://")),
 ];
 
@@ -208,6 +208,12 @@ fn foreign(error: &RedisError) -> Option<&str> {
     let what = &text[text.find(FOREIGN)? + FOREIGN.len()..];
     let end = what.find(" of another program")? + " of another program".len();
     Some(&what[..end])
+}
+
+/// The error that a cell's key has a text which this library did not write.
+pub(crate) fn foreign_text(key: &str) -> Error {
+    let message = format!("{key} is the text of another program; it was left as it is");
+    Error::new(ErrorKind::Foreign, message)
 }
 
 /// The error for a reply that none of our scripts gives: the connection is out of step, or its

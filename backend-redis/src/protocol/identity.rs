@@ -6,6 +6,8 @@
 //! n fencing tokens. Any other text at a lock's key was written by another program. On a quorum each round of a claim has an identity
 //! of its own: the number of the round follows the mode, such as `x3`.
 
+use std::borrow::Cow;
+
 use fencelock_core::{Claim, Label, Mode, Permits};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use uuid::Uuid;
@@ -128,14 +130,8 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn of(key: &str) -> Keys {
-        if key.contains(['{', '}', '%']) {
-            return Keys::join(&key.replace('%', "%25").replace('{', "%7B").replace('}', "%7D"));
-        }
-        Keys::join(key)
-    }
-
-    fn join(lock: &str) -> Keys {
-        Keys { text: ["{", lock, "}:q{", lock, "}:f"].concat(), length: lock.len() }
+        let lock = without_braces(key);
+        Keys { text: ["{", &lock, "}:q{", &lock, "}:f"].concat(), length: lock.len() }
     }
 
     pub(crate) fn lock(&self) -> &str {
@@ -145,6 +141,18 @@ impl Keys {
     pub(crate) fn all(&self) -> [&str; 3] {
         let (queue, token) = self.text.split_at(self.text.len() / 2);
         [self.lock(), queue, token]
+    }
+}
+
+/// The key of a cell, in the slot of the lock of the same name.
+pub(crate) fn cell_key(key: &str) -> String {
+    ["{", &without_braces(key), "}:c"].concat()
+}
+
+fn without_braces(key: &str) -> Cow<'_, str> {
+    match key.contains(['{', '}', '%']) {
+        true => key.replace('%', "%25").replace('{', "%7B").replace('}', "%7D").into(),
+        false => key.into(),
     }
 }
 
@@ -199,7 +207,8 @@ mod tests {
             let [lock, queue, token] = one.all();
             prop_assert_eq!(queue, format!("{{{lock}}}:q"));
             prop_assert_eq!(token, format!("{{{lock}}}:f"));
-            prop_assert!(queue != two.lock() && token != two.lock());
+            prop_assert_eq!(cell_key(&a), format!("{{{lock}}}:c"));
+            prop_assert!(queue != two.lock() && token != two.lock() && cell_key(&a) != two.lock());
         }
     }
 }

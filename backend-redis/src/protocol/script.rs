@@ -59,13 +59,16 @@ pub(crate) struct Scripts {
     pub(crate) downgrade: Script,
     pub(crate) check_waiters: Script,
     pub(crate) inspect: Script,
+    pub(crate) swap: Script,
+    pub(crate) rewrite: Script,
     pub(crate) batch: Script,
 }
 
 impl Scripts {
-    pub(crate) fn all(&self) -> [&Script; 7] {
-        let Scripts { attempt, release, renew, downgrade, check_waiters, inspect, batch } = self;
-        [attempt, release, renew, downgrade, check_waiters, inspect, batch]
+    pub(crate) fn all(&self) -> [&Script; 9] {
+        let Scripts { attempt, release, renew, downgrade, check_waiters, .. } = self;
+        let Scripts { inspect, swap, rewrite, batch, .. } = self;
+        [attempt, release, renew, downgrade, check_waiters, inspect, swap, rewrite, batch]
     }
 }
 
@@ -76,8 +79,12 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     let downgrade = Script::step("downgrade", include_str!("lua/downgrade.lua"), &[]);
     let check_waiters = Script::step("check_waiters", include_str!("lua/check_waiters.lua"), &[]);
     let inspect = Script::step("inspect", include_str!("lua/inspect.lua"), &[]);
-    let batch = Script::batch(&[&attempt, &release, &renew, &downgrade, &check_waiters, &inspect]);
-    Scripts { attempt, release, renew, downgrade, check_waiters, inspect, batch }
+    // Their key is a cell's, not a lock's.
+    let swap = Script::new("swap", include_str!("lua/swap.lua").to_owned());
+    let rewrite = Script::new("rewrite", include_str!("lua/rewrite.lua").to_owned());
+    let steps = [&attempt, &release, &renew, &downgrade, &check_waiters, &inspect, &swap];
+    let batch = Script::batch(&steps);
+    Scripts { attempt, release, renew, downgrade, check_waiters, inspect, swap, rewrite, batch }
 });
 
 /// The names and texts of the scripts, for tests that call them without the rest of this crate.

@@ -18,11 +18,10 @@ use rand::seq::SliceRandom;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::node::Node;
+use super::node::{AskingRequest, Node, Request};
 use super::slot_map;
 use crate::connection::{ConnectOptions, HostPort, Target};
 use crate::connection::{Subscription, SupervisedConnection};
-use crate::protocol::call::ScriptCall;
 use crate::protocol::error::{closed, explain, protocol_error, unreachable};
 
 pub(crate) use super::slot_map::{Range, Redirection, read_map, redirection};
@@ -118,17 +117,17 @@ impl Cluster {
         node
     }
 
-    /// Executes `call` at the node that has its slot, following redirections.
-    pub(crate) async fn call(self: &Arc<Self>, call: ScriptCall<'_>) -> Result<Value> {
-        let mut host = match self.host_of(call.keys[0]) {
+    /// Sends `request` to the node that has its slot, following redirections.
+    pub(crate) async fn send(self: &Arc<Self>, request: Request<'_>) -> Result<Value> {
+        let mut host = match self.host_of(request.key()) {
             Some(host) => host,
             None => {
                 self.ask_for_map().await?;
-                self.host_of(call.keys[0]).ok_or_else(uncovered)?
+                self.host_of(request.key()).ok_or_else(uncovered)?
             }
         };
         for _ in 0..REDIRECTIONS {
-            let error = match self.node(&host).call(call).await {
+            let error = match self.node(&host).send(request).await {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
                 Err(error) => {
@@ -140,11 +139,18 @@ impl Cluster {
             };
             match redirection(&error, &host, &self.options.addresses) {
                 Some(Redirection::Moved(to)) => {
-                    // Other slots may have moved, too; this call need not wait for the new map.
+                    // Other slots may have moved, too; this request need not wait for the new map.
                     self.refresh();
                     host = to;
                 }
-                Some(Redirection::Ask(to)) => return self.node(&to).asking_call(call).await,
+                Some(Redirection::Ask(to)) => {
+                    let request = match request {
+                        Request::Call(call) => AskingRequest::Call(call),
+                        Request::Read(key) => AskingRequest::Read(key),
+                        _ => return Err(explain(error)),
+                    };
+                    return self.node(&to).send_asking(request).await;
+                }
                 None => {
                     if matches!(error.code(), Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN")) {
                         let _ = self.ask_for_map().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencelock_core::Result;
-use redis::{Pipeline, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError, Value};
 
 use super::wait_replicas::Replicas;
 use crate::connection::{ConnectOptions, Target};
@@ -29,8 +29,49 @@ pub(crate) enum UnknownScripts {
     Missing,
 }
 
+/// A request about one key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Request<'a> {
+    Call(ScriptCall<'a>),
+    /// A call whose write counts once the replicas have it; waits for them.
+    Confirm(ScriptCall<'a>),
+    /// The value at a key.
+    Read(&'a str),
+    /// The value at a key, and one notification by a push when it changes. An error where the ACL
+    /// denies that.
+    Watch(&'a str),
+}
+
+/// A request that can be sent about a slot that is moving. Neither `WAIT` nor `CLIENT CACHING` can come
+/// between `ASKING` and its command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AskingRequest<'a> {
+    Call(ScriptCall<'a>),
+    Read(&'a str),
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn key(&self) -> &'a str {
+        match self {
+            Request::Call(call) | Request::Confirm(call) => call.keys[0],
+            Request::Read(key) | Request::Watch(key) => key,
+        }
+    }
+}
+
+fn get(key: &str) -> Cmd {
+    let mut get = redis::cmd("GET");
+    get.arg(key);
+    get
+}
+
+/// The last of several answers, or the first error.
+fn all_of(answers: Vec<Value>) -> Result<Value, RedisError> {
+    answers.into_iter().try_fold(Value::Nil, |_, answer| answer.extract_error())
+}
+
 impl Node {
-    /// Begins to connect. With `replicas` above 0 grants can be confirmed by that many.
+    /// Begins to connect. With `replicas` above 0 writes can be confirmed by that many.
     pub(crate) fn start(
         target: &Target,
         options: &Arc<ConnectOptions>,
@@ -84,33 +125,32 @@ impl Node {
         is_unknown
     }
 
-    /// Executes one call on a slot that is moving here: accepted only directly after `ASKING`.
-    pub(crate) async fn asking_call(&self, call: ScriptCall<'_>) -> Result<Value> {
-        let mut pipeline = Pipeline::with_capacity(2);
-        // With the script's text: a second attempt would need another `ASKING`.
-        pipeline.cmd("ASKING").add_command(call.command(EvalBy::Text));
-        let answers = self.connection.send_all(&pipeline).await?;
-        answers
-            .into_iter()
-            .try_fold(Value::Nil, |_, answer| answer.extract_error())
-            .map_err(explain)
-    }
-
-    /// Has the server push one notification when `key` changes, and reads whether it exists now.
-    /// Whose value it is, the scripts decide. Each notification needs another call.
-    pub(crate) async fn watch(&self, key: &str) -> Result<bool> {
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("CLIENT").arg("CACHING").arg("YES").cmd("GET").arg(key);
-        let answers = self.connection.send_all(&pipeline).await?;
-        Ok(!matches!(answers.last(), Some(Value::Nil)))
-    }
-
-    /// Executes a call that confirms a grant, and waits until the replicas have it.
-    pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
-        match &self.replicas {
-            Some(replicas) => replicas.confirm(call).await,
-            None => self.call(call).await?.map_err(explain),
+    /// Sends one request. The inner error is the server's.
+    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Result<Value, RedisError>> {
+        match (request, &self.replicas) {
+            (Request::Confirm(call), Some(replicas)) => replicas.confirm(call).await,
+            (Request::Call(call) | Request::Confirm(call), _) => self.call(call).await,
+            (Request::Read(key), _) => self.connection.send(&get(key)).await,
+            (Request::Watch(key), _) => self.watch(key).await,
         }
+    }
+
+    /// Sends one request about a slot that is moving here: accepted only directly after `ASKING`.
+    pub(crate) async fn send_asking(&self, request: AskingRequest<'_>) -> Result<Value> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(match request {
+            // With the script's text: a second attempt would need another `ASKING`.
+            AskingRequest::Call(call) => call.command(EvalBy::Text),
+            AskingRequest::Read(key) => get(key),
+        });
+        let answers = self.connection.send_all(&pipeline).await?;
+        all_of(answers).map_err(explain)
+    }
+
+    async fn watch(&self, key: &str) -> Result<Result<Value, RedisError>> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("CLIENT").arg("CACHING").arg("YES").add_command(get(key));
+        Ok(all_of(self.connection.send_all(&pipeline).await?))
     }
 
     pub(crate) fn close(&self) {

@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use fencelock_core::{
-    Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result, TokenOrder, Ttl,
+    CellDurability, Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result,
+    TokenOrder, Ttl,
 };
 use redis::Value;
 
@@ -201,7 +202,7 @@ impl ServerInfo {
             tokens: TokenOrder::BeyondData,
             // No more tokens than microseconds that a grant takes: they follow the clock.
             max_local_handoffs: 64,
-            cells: None,
+            cells: Some(CellDurability::Data),
             exclusion_fails_when: Cow::Owned(self.dangers(failover, replicas)),
         }
     }

@@ -12,9 +12,11 @@ use crate::connection::access::AddressMap;
 const SLOTS: u16 = 16384;
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// The slot of a key without braces.
+/// The slot of a key: of the text between its first braces, if there is any.
 pub(super) fn slot(key: &str) -> u16 {
-    CRC.checksum(key.as_bytes()) % SLOTS
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let tag = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
+    CRC.checksum(tag.unwrap_or(key).as_bytes()) % SLOTS
 }
 
 /// The nodes of some slots.
@@ -125,6 +127,12 @@ mod tests {
     fn slots_are_those_of_the_specification() {
         assert_eq!(slot("123456789"), 0x31C3 % SLOTS);
         assert_eq!(slot("foo"), 12182);
+        for tagged in ["{foo}:c", "a{foo}b{c}", "{foo}}"] {
+            assert_eq!(slot(tagged), 12182, "{tagged}");
+        }
+        for untagged in ["{}foo", "{foo", "foo}{"] {
+            assert_eq!(slot(untagged), CRC.checksum(untagged.as_bytes()) % SLOTS, "{untagged}");
+        }
     }
 
     #[test]

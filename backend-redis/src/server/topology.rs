@@ -7,13 +7,13 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use super::batch::BatchingNode;
-use super::cluster::{Cluster, uncovered};
-use super::node::Node;
+use super::cluster::Cluster;
+use super::node::{Node, Request};
 use super::scratch::Leftovers;
 use crate::connection::{ConnectOptions, HostPort, Target};
 use crate::connection::{Subscription, SupervisedConnection};
 use crate::protocol::call::ScriptCall;
-use crate::protocol::error::protocol_error;
+use crate::protocol::error::{explain, protocol_error};
 use crate::protocol::script::SCRIPTS;
 
 /// Executes script calls.
@@ -57,7 +57,15 @@ impl Server {
         match self {
             Server::One(node) => node.call(call).await,
             // Boxed, so that the future for one server stays small.
-            Server::Cluster(cluster) => Box::pin(cluster.call(call)).await,
+            Server::Cluster(cluster) => Box::pin(cluster.send(Request::Call(call))).await,
+        }
+    }
+
+    /// Sends one request by itself.
+    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Value> {
+        match self {
+            Server::One(node) => node.node().send(request).await?.map_err(explain),
+            Server::Cluster(cluster) => cluster.send(request).await,
         }
     }
 
@@ -69,11 +77,6 @@ impl Server {
         }
     }
 
-    /// Asks the server to notify this client when `key` changes, and whether it exists now.
-    pub(crate) async fn watch(&self, key: &str) -> Result<bool> {
-        self.node_of(key).ok_or_else(uncovered)?.watch(key).await
-    }
-
     /// The error for a reply that no script gives, about the lock at `key`. Its connection is
     /// replaced: it may be out of step, and answer one request with the reply to another.
     pub(crate) fn protocol_error(&self, key: &str, script: &str) -> Error {
@@ -81,11 +84,6 @@ impl Server {
             node.connection().mark_broken("it gave an unexpected reply");
         }
         protocol_error(script)
-    }
-
-    /// Executes a call that confirms a grant, and waits until the replicas have it.
-    pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
-        self.node_of(call.keys[0]).ok_or_else(uncovered)?.confirm(call).await
     }
 
     /// Why the server that has `key` has no connection at the moment, if it has none.

@@ -1,4 +1,4 @@
-//! Grants that count only once some replicas have them: `replicas=N`.
+//! Grants, and writes of cells, that count only once some replicas have them: `replicas=N`.
 //!
 //! `WAIT` covers the writes of its own connection, and blocks that connection. So confirmations have
 //! a connection of their own, which renewals never use, and concurrent ones share one `WAIT`.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencelock_core::Result;
 use fencelock_core::sync::Mutex;
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::oneshot;
 
 use crate::connection::SupervisedConnection;
@@ -43,32 +43,31 @@ impl Replicas {
 
     /// Executes the call, and returns once enough replicas have it. Cancel safe, although other
     /// confirmations may have to be repeated.
-    pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Value> {
-        let mut answer = self.confirm_by(call, EvalBy::Digest).await?;
+    pub(crate) async fn confirm(&self, call: ScriptCall<'_>) -> Result<Result<Value, RedisError>> {
+        let mut answer = self.send(call.command(EvalBy::Digest)).await?;
         // A replica that became a master does not know the scripts.
         if matches!(&answer, Value::ServerError(error) if error.code() == UNKNOWN_SCRIPT) {
-            answer = self.confirm_by(call, EvalBy::Text).await?;
+            answer = self.send(call.command(EvalBy::Text)).await?;
         }
-        answer.extract_error().map_err(explain)
+        Ok(answer.extract_error())
     }
 
-    async fn confirm_by(&self, call: ScriptCall<'_>, by: EvalBy) -> Result<Value> {
+    async fn send(&self, command: Cmd) -> Result<Value> {
         let (answer, mut answered) = oneshot::channel();
-        let confirmation = Confirmation { command: call.command(by), answer };
-        self.waiting.lock().push(confirmation);
+        self.waiting.lock().push(Confirmation { command, answer });
         let sending = self.sending.lock().await;
         // The previous sender may have sent this one too.
         if let Ok(answer) = answered.try_recv() {
             return answer;
         }
-        self.send().await;
+        self.send_waiting().await;
         drop(sending);
         let unsent = "the task that sent this confirmation was cancelled";
         answered.await.unwrap_or_else(|_| Err(unreachable(unsent)))
     }
 
     /// Sends all waiting confirmations, then one `WAIT`.
-    async fn send(&self) {
+    async fn send_waiting(&self) {
         let all = std::mem::take(&mut *self.waiting.lock());
         if all.is_empty() {
             return;
@@ -100,7 +99,7 @@ impl Replicas {
             Ok(Value::Int(reached)) if reached >= i64::from(self.wanted) => Ok(()),
             Ok(Value::Int(reached)) => {
                 let message = format!(
-                    "{reached} of the {} replicas that replicas={0} requires had the grant within \
+                    "{reached} of the {} replicas that replicas={0} requires had the write within \
                      {1:?}",
                     self.wanted, self.within
                 );

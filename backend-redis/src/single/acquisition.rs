@@ -15,6 +15,7 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::error::unreachable;
 use crate::protocol::identity::{Keys, identity, ttl_of};
 use crate::protocol::script::SCRIPTS;
+use crate::server::node::Request;
 
 /// The token's key lives for most of an hour at least; a longer hold extends its life this often.
 const TOKEN_KEY_PERIOD: Duration = Duration::from_secs(20 * 60);
@@ -82,7 +83,7 @@ impl RedisAcquisition {
         let call =
             ScriptCall { script: &SCRIPTS.downgrade, keys: &self.keys.all(), values: &values };
         let answer = self.store.server.call(call).await?;
-        if !self.store.read_yes(&answer, &self.keys, "downgrade")? {
+        if !self.store.read_yes(&answer, self.keys.lock(), "downgrade")? {
             return Ok(RenewOutcome::Lost);
         }
         self.form.store(AS_READER, Ordering::SeqCst);
@@ -103,7 +104,7 @@ impl RedisAcquisition {
         let keys = &self.keys.all()[..if is_old { 3 } else { 1 }];
         let call = ScriptCall { script: &SCRIPTS.renew, keys, values: &values };
         let answer = self.store.server.call(call).await?;
-        if !self.store.read_yes(&answer, &self.keys, "renew")? {
+        if !self.store.read_yes(&answer, self.keys.lock(), "renew")? {
             return Ok(RenewOutcome::Lost);
         }
         if is_old {
@@ -125,8 +126,8 @@ impl RedisAcquisition {
         let values = [self.identity.as_str(), ttl_of(&self.identity), ""].map(str::as_bytes);
         let keys = &self.keys.all()[..1];
         let call = ScriptCall { script: &SCRIPTS.renew, keys, values: &values };
-        let answer = self.store.server.confirm(call).await?;
-        if !self.store.read_yes(&answer, &self.keys, "renew")? {
+        let answer = self.store.server.send(Request::Confirm(call)).await?;
+        if !self.store.read_yes(&answer, self.keys.lock(), "renew")? {
             let message = "the lock was lost before the replicas had the grant";
             return Err(unreachable(message));
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{
-    Acquisition, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile, ReleaseOutcome,
-    RenewOutcome, Result, Scratch, Snapshot, WaiterCheck,
+    Acquisition, Cells, Claim, Clock, DistributedLock, LockName, ParticipantId, Profile,
+    ReleaseOutcome, RenewOutcome, Result, Scratch, Snapshot, WaiterCheck,
 };
 use redis::Value;
 
@@ -93,6 +93,10 @@ impl DistributedLock for Store {
             Some(value) => self.release(&keys, &[value, b"tell"]).await,
             None => Ok(ReleaseOutcome::Absent),
         }
+    }
+
+    fn cells(self: &Arc<Self>) -> Option<Cells> {
+        Some(Cells::of(self.clone()))
     }
 
     async fn clear(&self, scratch: &Scratch) -> Result<()> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::backend::{invalid, start_clock};
+use fencelock_core::sync::Mutex;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Locks, Result, Settings};
 
@@ -238,7 +239,8 @@ impl RedisStore {
         server_info.warn(&shown);
         let profile = server_info.profile(failover, self.replicas);
         let replicas = self.replicas;
-        let store = Store { server, clock, client, notifications, profile, replicas };
+        let unconfirmed = Mutex::default();
+        let store = Store { server, clock, client, notifications, profile, replicas, unconfirmed };
         Locks::new(Arc::new(store), &shown, settings)
     }
 

@@ -1,4 +1,4 @@
-//! Routes the server's pushes to the live claims of this client.
+//! Routes the server's pushes to the live claims of this client, and to its watches of cells.
 
 use async_trait::async_trait;
 use fencelock_core::Result;
@@ -7,26 +7,29 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
+use super::cell_watches::CellWatches;
 use crate::connection::PushHandler;
 
-/// The live claims that pushes wake.
+/// Those whom pushes wake.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
     /// All claims, by their owner; core releases them.
     pub(super) claims: ClaimRegistry<Uuid>,
     /// The first waiters for locks that clients of other libraries hold, by the lock's key.
     pub(super) watchers: ClaimRegistry<String>,
+    /// Those who watch cells.
+    pub(super) cells: CellWatches,
 }
 
 #[async_trait]
 impl PushHandler for Notifications {
     async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()> {
-        // OPTIN: only keys that are watched one by one. If the ACL denies it, foreign locks are
-        // only polled.
+        // OPTIN: only keys that are watched one by one. If the ACL denies it, foreign locks and cells
+        // are only polled.
         let mut tracking = redis::cmd("CLIENT");
         tracking.arg("TRACKING").arg("ON").arg("OPTIN");
         if let Err(error) = tracking.query_async::<()>(connection).await {
-            tracing::debug!(%error, "the server does not notify of foreign releases");
+            tracing::debug!(%error, "the server does not notify of changed keys");
         }
         Ok(())
     }
@@ -46,10 +49,12 @@ impl PushHandler for Notifications {
         if let Some(claim) = self.watchers.remove(&key) {
             claim.wake();
         }
+        self.cells.changed(&key);
     }
 
-    /// Wakes all claims: hand-offs may be lost, and places in queues, too.
+    /// Wakes all claims: hand-offs may be lost, and places in queues, too. So may changes of cells.
     fn on_gap(&self) {
         self.claims.wake_all();
+        self.cells.all_may_have_changed();
     }
 }

@@ -1,8 +1,10 @@
 //! The state of a client, and the requests of its claims.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Claim, Profile, ReleaseOutcome, Result};
 use redis::Value;
 
@@ -11,6 +13,7 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::{ClientId, Identity, Keys};
 use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot::{self, LockContents};
+use crate::server::node::Request;
 use crate::server::topology::Server;
 
 /// How often the first waiter checks a lock that a client of another library holds.
@@ -24,8 +27,10 @@ pub(crate) struct Store {
     pub(crate) client: ClientId,
     pub(crate) notifications: Arc<Notifications>,
     pub(crate) profile: Profile,
-    /// A grant counts only once confirmed by this many replicas.
+    /// A grant, or a write of a cell, counts only once confirmed by this many replicas.
     pub(crate) replicas: u32,
+    /// The keys of cells with a write of this client that the replicas have not confirmed.
+    pub(crate) unconfirmed: Mutex<HashSet<String>>,
 }
 
 impl Store {
@@ -33,18 +38,18 @@ impl Store {
     pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<ReleaseOutcome> {
         let call = ScriptCall { script: &SCRIPTS.release, keys: &keys.all(), values };
         let answer = self.server.call(call).await?;
-        Ok(match self.read_yes(&answer, keys, "release")? {
+        Ok(match self.read_yes(&answer, keys.lock(), "release")? {
             true => ReleaseOutcome::Removed,
             false => ReleaseOutcome::Absent,
         })
     }
 
-    /// Reads the reply of `script` about the lock at `keys`, which is 1 or 0.
-    pub(super) fn read_yes(&self, answer: &Value, keys: &Keys, script: &str) -> Result<bool> {
+    /// Reads the reply of `script` about what is at `key`, which is 1 or 0.
+    pub(super) fn read_yes(&self, answer: &Value, key: &str, script: &str) -> Result<bool> {
         match answer {
             Value::Int(1) => Ok(true),
             Value::Int(0) => Ok(false),
-            _ => Err(self.server.protocol_error(keys.lock(), script)),
+            _ => Err(self.server.protocol_error(key, script)),
         }
     }
 
@@ -52,11 +57,11 @@ impl Store {
     /// `claim`, the first in the queue. Returns when to check again.
     pub(crate) async fn watch_foreign(&self, keys: &Keys, claim: &Arc<Claim>) -> Duration {
         self.notifications.watchers.insert(keys.lock().to_owned(), claim);
-        match self.server.watch(keys.lock()).await {
+        match self.server.send(Request::Watch(keys.lock())).await {
             // It was released before the server began to watch it.
-            Ok(false) => Duration::from_millis(1),
+            Ok(Value::Nil) => Duration::from_millis(1),
             // Even if it is watched: a push can be lost, and an ACL may deny the watch.
-            Ok(true) | Err(_) => FOREIGN_CHECK,
+            Ok(_) | Err(_) => FOREIGN_CHECK,
         }
     }
 

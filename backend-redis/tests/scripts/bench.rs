@@ -65,29 +65,45 @@ impl Bench {
 
     /// Adds a call of a script to the next round trip.
     pub(crate) fn send(&mut self, script: &str, keys: &Keys, args: &[&str]) {
+        self.send_for_keys(script, &[&keys.lock, &keys.queue, &keys.token], args);
+    }
+
+    fn send_for_keys(&mut self, script: &str, keys: &[&str], args: &[&str]) {
         self.calls += u64::from(script != "read");
         // Every other step, by its text, is sent as a batch of one, which must make no difference.
         let sum = args.iter().flat_map(|arg| arg.bytes()).fold(0, u8::wrapping_add);
         if script != "read" && sum % 2 == 1 {
-            let command = self.batch(&[(script, keys, args)]);
+            let command = self.batch_for_keys(&[(script, keys, args)]);
             let command: Vec<&str> = command.iter().map(String::as_str).collect();
             self.client.send_for_one(&command);
         } else {
-            let digest = self.digest(script);
-            let keys = ["3", &keys.lock, &keys.queue, &keys.token];
-            self.client.send(&[&["EVALSHA", &digest], &keys[..], args].concat());
+            let (digest, count) = (self.digest(script), keys.len().to_string());
+            self.client.send(&[&["EVALSHA", &digest, &count], keys, args].concat());
         }
+    }
+
+    /// The reply to a swap of the cell at `key`.
+    pub(crate) fn swap(&mut self, key: &str, from: &str, to: &str, keep: &str) -> Value {
+        self.send_for_keys("swap", &[key], &[from, to, keep]);
+        self.client.receive()
     }
 
     /// The command for several steps in one call.
     pub(crate) fn batch(&self, steps: &[(&str, &Keys, &[&str])]) -> Vec<String> {
-        let digest = self.digest("batch");
-        let mut command = vec!["EVALSHA".to_owned(), digest, (3 * steps.len()).to_string()];
-        for (_, keys, _) in steps {
-            command.extend([&keys.lock, &keys.queue, &keys.token].map(Clone::clone));
-        }
-        for (script, _, args) in steps {
-            command.extend([(*script).to_owned(), format!("3{}", args.len())]);
+        let keys = steps.iter().map(|(_, keys, _)| [&*keys.lock, &*keys.queue, &*keys.token]);
+        let keys: Vec<_> = keys.collect();
+        let steps =
+            steps.iter().zip(&keys).map(|((step, _, args), keys)| (*step, &keys[..], *args));
+        self.batch_for_keys(&steps.collect::<Vec<_>>())
+    }
+
+    pub(crate) fn batch_for_keys(&self, steps: &[(&str, &[&str], &[&str])]) -> Vec<String> {
+        let keys = || steps.iter().flat_map(|(_, keys, _)| *keys);
+        let mut command =
+            vec!["EVALSHA".to_owned(), self.digest("batch"), keys().count().to_string()];
+        command.extend(keys().map(|key| (*key).to_owned()));
+        for (script, keys, args) in steps {
+            command.extend([(*script).to_owned(), format!("{}{}", keys.len(), args.len())]);
             command.extend(args.iter().map(|arg| (*arg).to_owned()));
         }
         command

@@ -6,6 +6,7 @@ use super::claim::{Claim, Mode};
 use super::client::Value;
 use super::state::{SLACK, ensure};
 
+mod cells;
 mod downgrade;
 mod groups;
 mod memory;
@@ -16,7 +17,8 @@ mod tokens;
 pub(crate) type Trap = (&'static str, fn(&mut Bench) -> Verdict);
 
 pub(crate) fn all() -> Vec<Trap> {
-    [tokens::TRAPS, queues::TRAPS, groups::TRAPS, downgrade::TRAPS, memory::TRAPS].concat()
+    let of_locks = [tokens::TRAPS, queues::TRAPS, groups::TRAPS, downgrade::TRAPS, memory::TRAPS];
+    [&of_locks.concat(), cells::TRAPS].concat()
 }
 
 /// Springs one on an empty server.

@@ -1,0 +1,52 @@
+//! Whom to notify when the server reports that a cell has changed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use fencelock_core::Notifier;
+use fencelock_core::backend::shrink_after_burst;
+use fencelock_core::sync::Mutex;
+
+/// The watches of cells, by the cell's key. The server reports one change of each.
+#[derive(Debug, Default)]
+pub(crate) struct CellWatches {
+    notifiers: Mutex<HashMap<String, Vec<Weak<Notifier>>>>,
+}
+
+impl CellWatches {
+    /// Has `notifier` notified of the next change. A report can overtake the reply to the request that
+    /// asks the server for it, so this comes before the request.
+    pub(super) fn insert(&self, key: &str, notifier: &Arc<Notifier>) {
+        let wanted = Arc::downgrade(notifier);
+        let mut all = self.notifiers.lock();
+        if all.len() == all.capacity() {
+            all.retain(|_, notifiers| notifiers.iter().any(|it| it.strong_count() > 0));
+        }
+        let notifiers = all.entry(key.to_owned()).or_default();
+        notifiers.retain(|it| it.strong_count() > 0 && !it.ptr_eq(&wanted));
+        notifiers.push(wanted);
+    }
+
+    /// The cell at `key` has changed. Those who still watch it read it, which begins the next watch.
+    pub(super) fn changed(&self, key: &str) {
+        let notifiers = {
+            let mut all = self.notifiers.lock();
+            let notifiers = all.remove(key);
+            shrink_after_burst(&mut all);
+            notifiers
+        };
+        notify(notifiers.into_iter().flatten());
+    }
+
+    /// Reports of changes may have been lost.
+    pub(super) fn all_may_have_changed(&self) {
+        let all = std::mem::take(&mut *self.notifiers.lock());
+        notify(all.into_values().flatten());
+    }
+}
+
+fn notify(notifiers: impl Iterator<Item = Weak<Notifier>>) {
+    for notifier in notifiers.filter_map(|notifier| notifier.upgrade()) {
+        notifier.notify();
+    }
+}
