@@ -1,4 +1,4 @@
-//! Removes what a tool's run left in a server: the keys of all locks under its scratch names.
+//! Removes what a tool's run left in a server: the keys of all locks and cells under its scratch names.
 
 use fencelock_core::{Result, Scratch};
 use redis::Pipeline;
@@ -78,6 +78,7 @@ async fn delete<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::identity::cell_key;
 
     #[test]
     fn only_keys_that_begin_with_the_scratch_prefix_are_taken() {
@@ -85,6 +86,8 @@ mod tests {
         let leftovers = Leftovers::of(&scratch);
         let own = Keys::of(&format!("{}x{{y}}", scratch.prefix()));
         assert!(own.all().iter().all(|key| leftovers.contain(key.as_bytes())), "{own:?}");
+        let cell = cell_key(&format!("{}x{{y}}", scratch.prefix()));
+        assert!(leftovers.contain(cell.as_bytes()), "{cell}");
         let others = Scratch::fresh("a{b}*", "conformance");
         let others = Keys::of(others.prefix());
         for other in others.all().into_iter().map(str::to_owned).chain([

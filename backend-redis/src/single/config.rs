@@ -164,7 +164,7 @@ impl RedisStore {
         self
     }
 
-    /// A grant counts only once this many replicas have it, and is released otherwise. Losing a lock
+    /// A grant, or a write of a cell, counts only once this many replicas have it. Losing a lock
     /// in a failover becomes less likely, not impossible: docs/redis.md lists the cases. Default: 0.
     #[must_use]
     pub fn replicas(mut self, count: u32) -> RedisStore {

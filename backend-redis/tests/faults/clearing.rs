@@ -35,8 +35,9 @@ async fn a_run_is_cleared_from_among_many_other_keys_and_other_runs() {
     let _held = acquire(&locks, "held").await;
     let waiter = spawn_waiter(&locks, "held");
     until_queued(&locks, "held", 1).await;
-    // A lock, its queue and its token.
-    assert_eq!(size(&testbed).await, OTHERS + 2 * NAMES + 3);
+    locks.counter("number").add(1).await.unwrap();
+    // A lock, its queue and its token, and a cell.
+    assert_eq!(size(&testbed).await, OTHERS + 2 * NAMES + 4);
 
     let tool = testbed.direct("").await;
     waiter.abort();

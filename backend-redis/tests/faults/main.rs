@@ -4,6 +4,7 @@
 //! The conformance suite tests what every store must do; these are the faults that only Redis has.
 
 mod batching;
+mod cells;
 mod classes;
 mod clearing;
 mod clock;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::support::*;
 
 /// A master and its replica.
-async fn pair() -> (TestRedis, TestRedis) {
+pub(crate) async fn pair() -> (TestRedis, TestRedis) {
     let master = TestRedis::start().await.expect("a master starts");
     redis_command(&master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
     let follow = format!("replicaof 127.0.0.1 {}", master.port());

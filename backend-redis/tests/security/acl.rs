@@ -7,11 +7,12 @@ use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSenti
 use tokio::time::Instant;
 
 use crate::document::{more_for, rules};
-use crate::support::{connect, use_all, use_once, words};
+use crate::support::{connect, use_all, use_cells, use_once, words};
 
 const LOGIN: &str = "jobs:correct-horse";
 /// A topic of the document's list.
-const FOREIGN: &str = "to be notified of a foreign client's release at once";
+const NOTIFIED: &str =
+    "to be notified of a foreign client's release, and of a cell's change, at once";
 
 /// Gives the user these rules and no others, on a server where it has used nothing yet.
 async fn allow(server: &TestRedis, rules: &[&str]) {
@@ -56,10 +57,10 @@ async fn the_additional_rules_for_parameters_are_documented() {
 }
 
 #[tokio::test]
-async fn the_rules_for_notifications_of_foreign_releases_are_optional() {
+async fn the_rules_for_notifications_are_optional() {
     let server = TestRedis::start().await.unwrap();
     for (more, heard) in
-        [(Vec::new(), "tracking_clients:0"), (more_for(FOREIGN), "tracking_clients:1")]
+        [(Vec::new(), "tracking_clients:0"), (more_for(NOTIFIED), "tracking_clients:1")]
     {
         allow(&server, &[rules(), more].concat()).await;
         let locks = connect(&url(&server, "")).await.unwrap();
@@ -73,6 +74,7 @@ async fn the_rules_for_notifications_of_foreign_releases_are_optional() {
         assert!(clients.contains(heard), "{heard}: {clients}");
         server.command(&["DEL", "lock:a"]).await.unwrap();
         waiting.await.unwrap().release().await.unwrap();
+        use_cells(&locks).await.unwrap();
         locks.close().await.unwrap();
         // The server takes a moment to notice the end of a connection.
         while server.command(&["CLIENT", "LIST"]).await.unwrap().contains("user=jobs") {

@@ -36,7 +36,8 @@ async fn steps(locks: &Locks) -> Result<()> {
     give_up(locks).await?;
     renew(locks).await?;
     share(locks).await?;
-    evict(locks).await
+    evict(locks).await?;
+    use_cells(locks).await
 }
 
 /// Only acquires and releases.
@@ -113,6 +114,20 @@ async fn evict(locks: &Locks) -> Result<()> {
     let holder = holder.ok_or_else(|| wrong("a holder is seen"))?;
     require(locks.evict("e", &holder.id).await?, "a holder is evicted")?;
     require(guard.lost().await == LostReason::TakenAway, "the holder is notified")
+}
+
+/// Writes a cell, and waits for changes of it.
+pub(crate) async fn use_cells(locks: &Locks) -> Result<()> {
+    let (cell, mut watch) = (locks.cell("f"), locks.cell("f").watch().await?);
+    require(watch.next().await?.is_none(), "there is no cell")?;
+    require(cell.compare_and_set(None, *b"1").await?, "it is written")?;
+    require(watch.next().await?.is_some(), "the write is seen")?;
+    let brief = locks.latch("g", 1);
+    brief.count_down().await?;
+    brief.wait().await?;
+    brief.remove().await?;
+    cell.remove().await?;
+    require(watch.next().await?.is_none(), "the removal is seen")
 }
 
 fn require(is_so: bool, promise: &str) -> Result<()> {
