@@ -21,6 +21,7 @@ use crate::server::cluster::{read_map, redirection};
 use crate::server::server_info::ServerInfo;
 use crate::single::acquisition::read_attempt;
 use crate::single::backend;
+use crate::single::cells;
 use crate::single::notifications::Notifications;
 use crate::{REDLOCK_SCHEME, RedisStore};
 
@@ -63,6 +64,7 @@ pub fn reply(bytes: &[u8]) -> Granted {
     settings(&value);
     pushed(&value);
     let _ = backend::read_check(value.clone());
+    let _ = cells::read_content(value.clone(), "{l}:c");
     let _ = redlock::read_waiter_check(&value);
     let _ = read_map(&value, &asked(), &AddressMap::default());
     if let Some(seen) = snapshot::read(value.clone()) {

@@ -3,7 +3,7 @@
 pub(crate) mod acquisition;
 pub(crate) mod backend;
 mod cell_watches;
-mod cells;
+pub(crate) mod cells;
 pub(crate) mod config;
 pub(crate) mod notifications;
 mod store;

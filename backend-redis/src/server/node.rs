@@ -37,13 +37,12 @@ pub(crate) enum Request<'a> {
     Confirm(ScriptCall<'a>),
     /// The value at a key.
     Read(&'a str),
-    /// The value at a key, and one notification by a push when it changes. An error where the ACL
-    /// denies that.
+    /// The value at a key, and one push when it changes. An error where the ACL denies that.
     Watch(&'a str),
 }
 
-/// A request that can be sent about a slot that is moving. Neither `WAIT` nor `CLIENT CACHING` can come
-/// between `ASKING` and its command.
+/// A request that can be sent about a slot that is moving: confirmations have a connection of their own,
+/// and `CLIENT CACHING` cannot come between `ASKING` and its command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AskingRequest<'a> {
     Call(ScriptCall<'a>),

@@ -38,7 +38,8 @@ impl CellStore for Store {
             }
             None => self.server.send(Request::Read(&key)).await?,
         };
-        self.read_content(value, &key)
+        let content = read_content(value, &key);
+        content.unwrap_or_else(|| Err(self.server.protocol_error(&key, "GET")))
     }
 
     async fn swap(
@@ -99,21 +100,22 @@ impl Store {
         let call = ScriptCall { script: &SCRIPTS.rewrite, keys: &[key], values: &[] };
         self.server.send(Request::Confirm(call)).await
     }
+}
 
-    /// The content of the cell at `key`, by its `value`.
-    fn read_content(&self, value: Value, key: &str) -> Result<Option<Content>> {
-        match value {
-            Value::Nil => Ok(None),
-            Value::BulkString(text) => match text.split_first_chunk() {
-                Some((stamp, bytes)) if bytes.len() <= Content::MAX_BYTES => {
-                    let stamp = Stamp::from_bytes(*stamp);
-                    Ok(Some(Content { stamp, bytes: bytes.to_vec() }))
-                }
-                _ => Err(foreign_text(key)),
-            },
-            _ => Err(self.server.protocol_error(key, "GET")),
+/// The content of the cell at `key`, by its `value`; `None` for a reply that no server gives.
+pub(crate) fn read_content(value: Value, key: &str) -> Option<Result<Option<Content>>> {
+    let text = match value {
+        Value::Nil => return Some(Ok(None)),
+        Value::BulkString(text) => text,
+        _ => return None,
+    };
+    Some(match text.split_first_chunk() {
+        Some((stamp, bytes)) if bytes.len() <= Content::MAX_BYTES => {
+            let stamp = Stamp::from_bytes(*stamp);
+            Ok(Some(Content { stamp, bytes: bytes.to_vec() }))
         }
-    }
+        _ => Err(foreign_text(key)),
+    })
 }
 
 /// How long to keep a cell, in ms; 0 without an end.

@@ -84,7 +84,7 @@ async fn a_watch_is_notified_of_every_kind_of_change_at_once() {
 /// The core reads a watched cell every five seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_the_server_does_not_allow_notices_a_change_within_a_second() {
-    let rules = "jobs on >pw ~* &* +@all -client|caching -client|tracking";
+    let rules = "jobs on >pw ~* &* +@all -client";
     let server = RedisOptions::new().acl_user(rules).start().await.unwrap();
     let locks = connect(&format!("redis://jobs:pw@{}", server.addr())).await;
     let cell = locks.cell("value");

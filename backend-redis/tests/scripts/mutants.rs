@@ -6,6 +6,7 @@ use super::{random_runs, server, traps};
 /// A name, a text in the scripts, and its replacement.
 type Mutant = (&'static str, &'static str, &'static str);
 
+mod cells;
 mod list;
 
 /// Runs of the random runs against a mutant that no trap has caught.
@@ -15,7 +16,7 @@ const RUNS: u64 = 15;
 fn wrong_scripts_are_noticed() {
     let server = server();
     let mut survivors = Vec::new();
-    for mutant in list::MUTANTS {
+    for mutant in list::MUTANTS.iter().chain(cells::MUTANTS) {
         let texts = mutate(mutant);
         let caught = catch(server.port(), &texts);
         let by = caught.as_deref().unwrap_or("SURVIVES").lines().next().unwrap_or_default();
