@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_core::{Cell, CellWatch, Content, ErrorKind, Keep, Locks, Stamp};
+use fencelock_core::{Cell, CellValue, CellWatch, Content, ErrorKind, Keep, Locks, Stamp};
 use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
@@ -14,19 +14,21 @@ use crate::support::*;
 const AT_ONCE: Duration = Duration::from_millis(2500);
 
 async fn put(cell: &Cell, bytes: &[u8]) {
-    let seen = soon("the cell is read", cell.read()).await.unwrap();
+    let seen = soon("the cell is read", cell.read()).await.expect("an answer");
     let setting = cell.compare_and_set(seen.map(|value| value.version()), bytes);
-    assert!(soon("it is written", setting).await.unwrap(), "no other client writes");
+    let set = soon("it is written", setting).await.expect("an answer");
+    assert!(set, "no other client writes");
 }
 
 async fn bytes(cell: &Cell) -> Option<Vec<u8>> {
-    soon("the cell is read", cell.read()).await.unwrap().map(|value| value.bytes().to_vec())
+    let seen = soon("the cell is read", cell.read()).await.expect("an answer");
+    seen.map(|value| value.bytes().to_vec())
 }
 
 /// Waits until the watch has seen these bytes.
 async fn sees(watch: &mut CellWatch, bytes: Option<&[u8]>) {
-    let seeing =
-        async { while watch.next().await.unwrap().as_ref().map(|value| value.bytes()) != bytes {} };
+    let next = async |watch: &mut CellWatch| watch.next().await.expect("an answer");
+    let seeing = async { while next(watch).await.as_ref().map(CellValue::bytes) != bytes {} };
     soon("the change is seen", seeing).await;
 }
 
