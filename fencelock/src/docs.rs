@@ -4,6 +4,9 @@
 #[doc = include_str!("../docs/choosing-a-store.md")]
 pub mod choosing_a_store {}
 
+#[doc = include_str!("../docs/coordination.md")]
+pub mod coordination {}
+
 #[doc = include_str!("../docs/metrics.md")]
 pub mod metrics {}
 

@@ -123,7 +123,7 @@ use std::time::Duration;
 pub use fencelock_core::memory::Memory;
 pub use fencelock_core::{
     Error, ErrorKind, FencingToken, Guard, Lock, Locks, LostReason, Owner, Profile, Reach, Result,
-    RwLock, Settings, Snapshot, all,
+    RwLock, Settings, Snapshot, Tick, all,
 };
 // A program may leave out `types`; the front page lists only what every program needs.
 #[doc(hidden)]
@@ -219,8 +219,10 @@ pub const SCHEMES: &[Scheme] = &[
 /// They are also at the root of the crate: `fencelock::Ttl` is `fencelock::types::Ttl`.
 pub mod types {
     pub use fencelock_core::{
-        All, Guards, Label, Liveness, LockName, Mode, Modes, Moment, Operation, Order, Participant,
-        ParticipantId, Permits, RenewalPlan, TokenEpoch, TokenOrder, Ttl, parse_duration,
+        All, Barrier, Cell, CellDurability, CellValue, CellVersion, CellWatch, Claimed, Counter,
+        Election, Guards, Ids, Label, Latch, Leader, Liveness, LockName, Mode, Modes, Moment,
+        Observer, Once, Operation, Order, Participant, ParticipantId, Permits, RenewalPlan, Run,
+        Term, TokenEpoch, TokenOrder, Trip, Ttl, parse_duration,
     };
 }
 

@@ -11,8 +11,8 @@ const END: &str = "<!-- end of guarantees -->";
 
 fn table(stores: &[(&str, Locks)]) -> String {
     let mut table = String::from(
-        "| store | scope | waiters are granted | lock is freed after a crash | modes | its fencing token rises | exclusion fails when |\n\
-         |---|---|---|---|---|---|---|\n",
+        "| store | scope | waiters are granted | lock is freed after a crash | modes | its fencing token rises | its cells live | exclusion fails when |\n\
+         |---|---|---|---|---|---|---|---|\n",
     );
     for (url, locks) in stores {
         table += &row(url, locks.profile());
@@ -31,7 +31,8 @@ fn row(url: &str, profile: &Profile) -> String {
         [] => "never".to_owned(),
         reasons => reasons.join("; "),
     };
-    format!("| `{url}` | {reach} | {order} | {liveness}{ttl} | {modes} | {tokens} | {fails} |\n")
+    let cells = profile.cells.map_or_else(|| "none".to_owned(), |cells| cells.to_string());
+    format!("| `{url}` | {reach} | {order} | {liveness}{ttl} | {modes} | {tokens} | {cells} | {fails} |\n")
 }
 
 #[tokio::test]
