@@ -62,12 +62,14 @@ struct Patience<'a> {
     client: &'a ClientInner,
     ends: Moment,
     backoff: Backoff,
+    /// The store's last error: a better reason than that the request after it was cut short.
+    last: Option<Error>,
 }
 
 impl<'a> Patience<'a> {
     fn start(client: &'a ClientInner) -> Patience<'a> {
         let ends = client.now() + client.settings.unreachable_after;
-        Patience { client, ends, backoff: Backoff::start() }
+        Patience { client, ends, backoff: Backoff::start(), last: None }
     }
 
     /// Pauses after `error`.
@@ -82,6 +84,7 @@ impl<'a> Patience<'a> {
         if now >= self.ends {
             return Err(silent(self.client.settings.unreachable_after, Some(error)));
         }
+        self.last = Some(error);
         let pause = self.backoff.next(self.client.settings.seed());
         self.client.sleep_until((now + pause).min(self.ends)).await
     }
@@ -94,8 +97,9 @@ impl<'a> Patience<'a> {
             answer = request => answer,
             slept = self.client.sleep_until(self.ends) => {
                 slept?;
-                let message = "the last request is still unanswered";
-                Err(Error::new(ErrorKind::Unreachable, message))
+                Err(self.last.clone().unwrap_or_else(|| {
+                    Error::new(ErrorKind::Unreachable, "the last request is still unanswered")
+                }))
             }
         }
     }
