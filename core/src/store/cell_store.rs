@@ -114,7 +114,7 @@ impl fmt::Debug for Content {
 /// ever: the core ignores what is too old, and replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Keep {
-    /// At least this long.
+    /// At least this long; a store may lose it in a power failure.
     For(Duration),
     /// Until it is removed.
     Forever,

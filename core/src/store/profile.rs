@@ -202,7 +202,8 @@ pub enum CellDurability {
     /// As the store's own data: as its persistence and replication are configured, the last writes may be
     /// lost with a power failure or a failover.
     Data,
-    /// Every write that was confirmed is on disk, on a majority of the servers where there are several.
+    /// Every confirmed write is on disk, on a majority of the servers where there are several; a store
+    /// of one machine syncs only what is kept for ever.
     Synced,
 }
 
