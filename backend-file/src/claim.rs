@@ -2,6 +2,7 @@
 
 pub(crate) mod acquisition;
 pub(crate) mod backend;
+pub(crate) mod cells;
 pub(crate) mod operator;
 pub(crate) mod store;
 pub(crate) mod waiter_check;

@@ -18,6 +18,10 @@
 //! directory can break its locks, but nothing else: no file is changed through a name that another
 //! user can redirect. Network file systems, and file systems that may be remote, are refused.
 //!
+//! The cell of a name, of which counters, latches and barriers are made, is in the same directory, and
+//! its requests do not delay the lock. A confirmed write of what is kept for ever is on the disk; what
+//! is kept for a time is not synced, and a power failure may take it.
+//!
 //! Limits: nothing in use is ever unlinked, and a lock's directory, about 12 KiB, stays for its
 //! fencing token. A forked child cannot use its parent's store and has to connect its own. A
 //! process stopped in the few microseconds in which it changes a queue blocks that lock. A held

@@ -1,5 +1,6 @@
 //! One lock: its latch, its queue, and the order in which requests of this process use them.
 
+pub(crate) mod disk_step;
 pub(crate) mod file_lock;
 pub(crate) mod io_threads;
 pub(crate) mod queue_cache;

@@ -59,7 +59,7 @@ pub(crate) use other::*;
 #[cfg(target_os = "linux")]
 mod linux {
     use super::{BootId, Identity, StatFs, io};
-    use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, StatxFlags, openat};
+    use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, openat};
     use rustix::io::Errno;
     use std::ffi::CStr;
     use std::fs::File;
@@ -115,6 +115,11 @@ mod linux {
     /// Syncs the data of `file` to the disk.
     pub(crate) fn sync_data(file: &File) -> io::Result<()> {
         rustix::fs::fdatasync(file)
+    }
+
+    /// Frees the blocks of a part of `file`, which then reads as zeros.
+    pub(crate) fn punch_hole(file: &File, at: u64, len: u64) -> io::Result<()> {
+        rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len)
     }
 
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -220,6 +225,11 @@ mod other {
 
     pub(crate) fn sync_data(file: &File) -> io::Result<()> {
         rustix::fs::fsync(file)
+    }
+
+    /// The blocks stay.
+    pub(crate) fn punch_hole(_: &File, _: u64, _: u64) -> io::Result<()> {
+        Err(Errno::OPNOTSUPP)
     }
 
     #[allow(clippy::unnecessary_cast)]

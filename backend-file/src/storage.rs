@@ -1,5 +1,7 @@
 //! The files and named pipes of one lock.
 
+pub(crate) mod cell;
+pub(crate) mod cell_record;
 pub(crate) mod context;
 pub(crate) mod inheritance;
 pub(crate) mod leftovers;

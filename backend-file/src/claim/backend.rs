@@ -7,9 +7,9 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use fencelock_core::{
-    Acquisition, Claim, Clock, DistributedLock, Error, ErrorKind, Liveness, LockName, Modes, Order,
-    ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Result, Snapshot,
-    TokenOrder, Ttl, WaiterCheck,
+    Acquisition, CellDurability, Cells, Claim, Clock, DistributedLock, Error, ErrorKind, Liveness,
+    LockName, Modes, Order, ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome,
+    RenewalPlan, Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
 };
 
 use crate::claim::acquisition::FileAcquisition;
@@ -19,10 +19,10 @@ use crate::claim::waiter_check::{CHECK_INTERVAL, check_lock, results};
 use crate::lock::queue_guard::QueueGuard;
 use crate::queue::rules::MOST_TOKENS;
 
-static ON_DISK: Profile = profile(TokenOrder::Data);
-static IN_MEMORY: Profile = profile(TokenOrder::Boot);
+static ON_DISK: Profile = profile(TokenOrder::Data, CellDurability::Synced);
+static IN_MEMORY: Profile = profile(TokenOrder::Boot, CellDurability::Boot);
 
-const fn profile(tokens: TokenOrder) -> Profile {
+const fn profile(tokens: TokenOrder, cells: CellDurability) -> Profile {
     Profile {
         store: "file",
         reach: Reach::Machine,
@@ -34,7 +34,7 @@ const fn profile(tokens: TokenOrder) -> Profile {
         downgrade: true,
         tokens,
         max_local_handoffs: MOST_TOKENS as u32,
-        cells: None,
+        cells: Some(cells),
         exclusion_fails_when: Cow::Borrowed(&[
             "the lock's files are deleted, replaced or edited by hand while it is held",
             "someone force-releases the lock, until its holder has been notified",
@@ -107,6 +107,10 @@ impl DistributedLock for Store {
             operator::evict(&wake_pipe, guard, |queue| queue.position(ticket))
         };
         Ok(lock.with_queue_if_present(evict).await?.unwrap_or(ReleaseOutcome::Absent))
+    }
+
+    fn cells(self: &Arc<Self>) -> Option<Cells> {
+        Some(Cells::of(self.clone()))
     }
 
     async fn close(&self) -> Result<()> {

@@ -26,7 +26,7 @@ pub(crate) struct Store {
     pub(crate) context: Arc<StoreContext>,
     pub(crate) wake_pipe: Arc<WakePipe>,
     pub(crate) clock: BootClock,
-    threads: Arc<IoThreads>,
+    pub(super) threads: Arc<IoThreads>,
     locks: Mutex<LockTable>,
 }
 

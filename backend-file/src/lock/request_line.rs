@@ -109,7 +109,7 @@ impl RequestLine {
         in_progress.others_pass |=
             in_progress.first_seen.is_some() && in_progress.first_seen != changed;
         in_progress.first_seen = in_progress.first_seen.or(changed);
-        FIRST_PAUSE.saturating_mul(1 << in_progress.contended.min(16)).min(LONGEST_PAUSE)
+        pause_after(in_progress.contended)
     }
 
     /// How long the current request has had no answer, and the likely cause. The lock's directory
@@ -125,6 +125,11 @@ impl RequestLine {
         };
         Some((elapsed, error))
     }
+}
+
+/// The pause after a latch was found taken for the `contended`th time.
+pub(crate) fn pause_after(contended: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << contended.min(16)).min(LONGEST_PAUSE)
 }
 
 impl std::fmt::Debug for RequestLine {

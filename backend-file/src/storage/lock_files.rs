@@ -18,6 +18,7 @@ use crate::error::{NOT_OURS, failed, foreign};
 use crate::platform::{Identity, identity};
 use crate::queue::entry::Slot;
 use crate::queue::ledger::Ledger;
+use crate::storage::cell::Cell;
 use crate::storage::context::StoreContext;
 use crate::storage::page::{Page, QUEUE};
 use crate::storage::slot_pipe;
@@ -62,19 +63,9 @@ impl LockDir {
     /// Opens the lock's files; `None` when it has none yet. A page that claims still have `open` is
     /// reused.
     pub(crate) fn open(&self, open: &Weak<Page>) -> Result<Option<LockFiles>> {
-        let StoreContext { directory, open_locks, .. } = &*self.context;
-        let permit = OpenFilePermit::acquire(open_locks);
-        directory.still_there()?;
+        let permit = OpenFilePermit::acquire(&self.context.open_locks);
+        let Some((dir, _)) = self.open_dir()? else { return Ok(None) };
         let path = &self.path;
-        let dir = match directory.open_dir(&self.name) {
-            Err(Errno::NOENT) => return Ok(None),
-            opened => opened.map_err(|errno| failed("open", path, errno))?,
-        };
-        refuse_network(dir.as_fd(), path)?;
-        let state = State::open(dir.as_fd(), path)?;
-        state.migrate(dir.as_fd())?;
-        state.check_owner(&self.key)?;
-        drop(state);
         let page = self.open_page(dir.as_fd()).map_err(|errno| match errno {
             Errno::LOOP | Errno::ISDIR | Errno::NXIO | NOT_OURS => {
                 foreign(path, &format!("{QUEUE} is not a named pipe of this library"))
@@ -84,6 +75,27 @@ impl LockDir {
         let open = open.upgrade().filter(|open| open.identity == page.identity);
         let page = open.unwrap_or_else(|| Arc::new(page));
         Ok(Some(LockFiles { dir, page, path: path.clone(), permit }))
+    }
+
+    /// Opens the cell of the lock's name; `None` when the lock has no files yet.
+    pub(crate) fn open_cell(&self) -> Result<Option<Cell<'_>>> {
+        let (root, boot) = (self.context.directory.fd(), self.context.boot);
+        Ok(self.open_dir()?.map(|(dir, state)| Cell { dir, state, root, boot }))
+    }
+
+    /// Opens the directory with its state file, if it is this lock's.
+    fn open_dir(&self) -> Result<Option<(OwnedFd, State<'_>)>> {
+        let (directory, path) = (&self.context.directory, &self.path);
+        directory.still_there()?;
+        let dir = match directory.open_dir(&self.name) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened.map_err(|errno| failed("open", path, errno))?,
+        };
+        refuse_network(dir.as_fd(), path)?;
+        let state = State::open(dir.as_fd(), path)?;
+        state.migrate(dir.as_fd())?;
+        state.check_owner(&self.key)?;
+        Ok(Some((dir, state)))
     }
 
     /// Opens the page, which is recreated if it was removed: its content is lost, like that of a

@@ -1,7 +1,8 @@
 //! The state file `L` of a lock, which outlives its processes and reboots.
 //!
 //! It has the lock's name, the reservation above which no fencing token is granted, the labels
-//! that differ from the label of their process, and the entries of a queue that outgrew its page.
+//! that differ from the label of their process, the entries of a queue that outgrew its page, and
+//! the cell of the lock's name (`cell.rs`).
 //! Reading and writing it waits for the disk, so an ordinary change of the queue does not need it.
 
 use std::fs::File;
@@ -131,7 +132,7 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn write_ledger(&self, ledger: &Ledger) -> Result<()> {
-        write(&self.file, &ledger.encode(), 0).map_err(|errno| self.failed("write", errno))
+        self.write(&ledger.encode(), 0)
     }
 
     /// Syncs the file to the disk, and `dirs` too, if given.
@@ -151,8 +152,7 @@ impl<'a> State<'a> {
     }
 
     pub(crate) fn write_area(&self, which: u32, bytes: &[u8]) -> Result<()> {
-        let written = write(&self.file, bytes, u64::from(which) * AREA);
-        written.map_err(|errno| self.failed("write", errno))
+        self.write(bytes, u64::from(which) * AREA)
     }
 
     /// Writes the label of the claim with `slot`.
@@ -166,18 +166,26 @@ impl<'a> State<'a> {
     }
 
     /// Reads `len` bytes at `at`, or less at the end of the file.
-    fn read(&self, at: u64, len: usize, bytes: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn read(&self, at: u64, len: usize, bytes: &mut Vec<u8>) -> Result<()> {
         bytes.resize(len, 0);
         let read = read(&self.file, bytes, at).map_err(|errno| self.failed("read", errno))?;
         bytes.truncate(read);
         Ok(())
     }
 
-    fn failed(&self, doing: &str, errno: Errno) -> Error {
+    pub(super) fn write(&self, bytes: &[u8], at: u64) -> Result<()> {
+        write(&self.file, bytes, at).map_err(|errno| self.failed("write", errno))
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn failed(&self, doing: &str, errno: Errno) -> Error {
         failed(doing, &self.path.join(STATE), errno)
     }
 
-    fn foreign(&self, why: &str) -> Error {
+    pub(super) fn foreign(&self, why: &str) -> Error {
         foreign(&self.path.join(STATE), why)
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Some events close no pipe and have to be sent: a shared lock was granted and the next reader
 //! fits too, the pipe of a releaser lives on in a child, an operator evicted a holder. With one
-//! pipe for all claims of a store, claims that need no such wake-up pay nothing for it. A wake-up
+//! pipe for all claims of a store, claims that need no such wake-up pay nothing for it. Changes of
+//! cells are sent through it too. A wake-up
 //! is a hint: a redundant one does no harm, and the periodic check makes up for a lost one.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +24,7 @@ use crate::platform::centiseconds;
 use crate::queue::entry::NO_WAKE_PIPE;
 use crate::storage::named_pipe;
 use crate::storage::regular_file::{self, LABEL_LEN};
+use crate::wake::cell_watches::CellWatches;
 use crate::wake::owned_pipe;
 use crate::wake::owned_pipe::OwnedPipe;
 
@@ -31,7 +33,8 @@ const WAKE_PIPES: &str = ".doors";
 /// The file in it with the label of each store.
 const LABELS: &str = "labels";
 
-/// Identifies a claim in a wake-up: its lock's hash plus its ticket.
+/// Identifies a claim in a wake-up: its lock's hash plus its ticket. The hash alone, as no ticket is
+/// zero, identifies the lock's cell.
 pub(crate) type ClaimKey = u64;
 
 /// The key of the claim with `ticket` for a lock.
@@ -45,6 +48,7 @@ pub(crate) struct WakePipe {
     pub(crate) number: u16,
     dir: Arc<OwnedFd>,
     pub(crate) registry: Arc<ClaimRegistry<ClaimKey>>,
+    pub(crate) cells: Arc<CellWatches>,
     /// When it was taken, like [`Entry::since`](crate::queue::entry::Entry::since).
     taken: u32,
     /// The label recorded for this pipe, once a claim had one.
@@ -67,15 +71,19 @@ impl WakePipe {
         let pipe = AsyncFd::with_interest(pipe, Interest::READABLE)
             .map_err(|error| crate::error::runtime_ended().caused_by(error))?;
         let registry = Arc::new(ClaimRegistry::default());
-        let dispatcher = runtime.spawn(dispatch(pipe, registry.clone())).abort_handle();
+        let cells = Arc::<CellWatches>::default();
+        let dispatcher = runtime.spawn(dispatch(pipe, registry.clone(), cells.clone()));
+        let dispatcher = dispatcher.abort_handle();
         let taken = centiseconds();
-        Ok(WakePipe { number, dir, registry, taken, label: OnceLock::new(), dispatcher })
+        Ok(WakePipe { number, dir, registry, cells, taken, label: OnceLock::new(), dispatcher })
     }
 
-    /// Wakes the claim `claim_key` through wake pipe `number`, if that process lives.
+    /// Wakes the claim `claim_key`, or notifies the watches on that cell, through wake pipe `number`,
+    /// if that process lives.
     pub(crate) fn wake(&self, number: u16, claim_key: ClaimKey) {
         if number == self.number {
             self.registry.wake(&claim_key);
+            self.cells.notify(claim_key);
             return;
         }
         if number == NO_WAKE_PIPE {
@@ -153,16 +161,24 @@ fn record_at(number: u16) -> u64 {
 const TAKEN: u64 = size_of::<u32>() as u64;
 
 /// Delivers every wake-up, as long as the runtime lives.
-async fn dispatch(pipe: AsyncFd<OwnedPipe>, registry: Arc<ClaimRegistry<ClaimKey>>) {
+async fn dispatch(
+    pipe: AsyncFd<OwnedPipe>,
+    registry: Arc<ClaimRegistry<ClaimKey>>,
+    cells: Arc<CellWatches>,
+) {
     let mut keys = [0; 4096];
     while let Ok(mut ready) = pipe.readable().await {
         match io::read(pipe.get_ref(), &mut keys) {
             // Even the smallest pipe holds twice as much, so a wake-up may have found it full.
-            Ok(read) if read == keys.len() => registry.wake_all(),
+            Ok(read) if read == keys.len() => {
+                registry.wake_all();
+                cells.notify_all();
+            }
             Ok(read) => {
                 for key in keys[..read].chunks_exact(size_of::<ClaimKey>()) {
-                    let key = std::array::from_fn(|at| key[at]);
-                    registry.wake(&ClaimKey::from_le_bytes(key));
+                    let key = ClaimKey::from_le_bytes(std::array::from_fn(|at| key[at]));
+                    registry.wake(&key);
+                    cells.notify(key);
                 }
             }
             Err(Errno::INTR) => {}
