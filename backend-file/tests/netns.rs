@@ -21,6 +21,17 @@ fn main() {
             needs: MOUNTS,
             run: || Box::pin(full()),
         },
+        // Fault 38: file
+        Test {
+            name: "a_full_disk_leaves_a_cell_as_it_was",
+            needs: MOUNTS,
+            run: || Box::pin(full_with_a_cell()),
+        },
+        Test {
+            name: "a_frozen_disk_ends_a_swap_in_time_and_leaves_the_lock_of_its_name_alone",
+            needs: FREEZING,
+            run: || Box::pin(frozen(cells)),
+        },
         Test {
             name: "a_frozen_disk_delays_no_deadline_and_leaves_nothing_of_abandoned_requests",
             needs: FREEZING,
@@ -61,6 +72,38 @@ async fn full() {
     std::fs::remove_file(&filler).unwrap();
     release(acquire(&locks, "fresh").await).await;
     assert!(fencelock_file::leftovers(directory.path()).unwrap().is_empty());
+}
+
+async fn full_with_a_cell() {
+    let directory = tempfile::tempdir().unwrap();
+    small_disk(directory.path(), 1 << 20);
+    let settings = Settings::default().unreachable_after(ms(500)).unwrap();
+    let locks = FileStore::at(directory.path()).locks(settings).await.unwrap();
+    let (cell, other) = (locks.cell("kept"), locks.cell("other"));
+    // Larger than what fits into one page that is there anyway.
+    assert!(cell.compare_and_set(None, vec![1; 9_000]).await.unwrap());
+    assert!(other.compare_and_set(None, *b"small").await.unwrap());
+    other.remove().await.unwrap();
+    let seen = cell.read().await.unwrap().unwrap();
+    let filler = directory.path().join("filler");
+    fill(&filler);
+    let writing = cell.compare_and_set(Some(seen.version()), vec![2; 9_000]);
+    let error = soon("it says so", writing).await.unwrap_err();
+    let first = soon("it says so", other.compare_and_set(None, vec![2; 9_000])).await.unwrap_err();
+    for error in [error, first] {
+        assert_kind(&error, ErrorKind::Unreachable);
+        assert!(error.is_retryable() && format!("{error:?}").contains("No space"), "{error:?}");
+    }
+    // It is there, for watchers too.
+    assert_eq!(cell.read().await.unwrap().as_ref(), Some(&seen));
+    assert_eq!(other.read().await.unwrap(), None);
+    let mut watch = cell.watch().await.unwrap();
+    assert_eq!(soon("it is seen", watch.next()).await.unwrap().as_ref(), Some(&seen));
+    std::fs::remove_file(&filler).unwrap();
+    assert!(cell.compare_and_set(Some(seen.version()), vec![2; 9_000]).await.unwrap());
+    let changed = soon("the change is seen", watch.next()).await.unwrap().unwrap();
+    assert_eq!(changed.bytes(), vec![2; 9_000]);
+    cell.remove().await.unwrap();
 }
 
 /// What takes longer hangs. Less than the time after which a frozen disk thaws by itself.
@@ -104,6 +147,35 @@ async fn impatient(at: &Path) -> Locks {
 fn assert_names_the_disk(error: &Error) {
     assert_kind(error, ErrorKind::Unreachable);
     assert!(format!("{error:?}").contains("the disk has not answered"), "{error:?}");
+}
+
+fn cells(at: &Path) {
+    runtime().block_on(async {
+        let locks = impatient(at).await;
+        let cell = locks.cell("used");
+        assert!(cell.compare_and_set(None, *b"one").await.unwrap());
+        let one = cell.read().await.unwrap().unwrap();
+        let frozen = Frozen::disk(at);
+        let start = Instant::now();
+        let error = cell.compare_and_set(Some(one.version()), *b"two").await.unwrap_err();
+        assert_kind(&error, ErrorKind::Unreachable);
+        assert!(start.elapsed() < HANGS, "{:?}", start.elapsed());
+        assert_eq!(cell.read().await.unwrap().as_ref(), Some(&one), "it is read as usual");
+        for _ in 0..3 {
+            release(acquire(&locks, "used").await).await;
+        }
+        drop(frozen);
+        // What was given up may have been made, once; from then on it is as usual.
+        let seen = cell.read().await.unwrap().unwrap();
+        assert!([&b"one"[..], b"two"].contains(&seen.bytes()));
+        until("it can be written again", async || {
+            let seen = cell.read().await.unwrap().map(|seen| seen.version());
+            cell.compare_and_set(seen, *b"three").await.unwrap()
+        })
+        .await;
+        assert_eq!(cell.read().await.unwrap().unwrap().bytes(), b"three");
+        cell.remove().await.unwrap();
+    });
 }
 
 fn deadlines(at: &Path) {

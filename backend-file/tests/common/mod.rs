@@ -44,6 +44,11 @@ impl TestProcess {
         TestProcess::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, line)
     }
 
+    /// Like [`start`](TestProcess::start), as the last argument of the command `tracer`.
+    pub fn start_under(mut tracer: Command, dir: &Path, line: &str) -> TestProcess {
+        TestProcess::spawn(tracer.arg(std::env::current_exe().unwrap()), dir, line)
+    }
+
     /// Like [`start`](TestProcess::start), as user `uid`, in the first of `groups` or in a group
     /// with the user's number.
     pub fn start_as(dir: &Path, line: &str, uid: u32, groups: &[u32]) -> TestProcess {
