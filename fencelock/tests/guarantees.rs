@@ -32,7 +32,9 @@ fn row(url: &str, profile: &Profile) -> String {
         reasons => reasons.join("; "),
     };
     let cells = profile.cells.map_or_else(|| "none".to_owned(), |cells| cells.to_string());
-    format!("| `{url}` | {reach} | {order} | {liveness}{ttl} | {modes} | {tokens} | {cells} | {fails} |\n")
+    format!(
+        "| `{url}` | {reach} | {order} | {liveness}{ttl} | {modes} | {tokens} | {cells} | {fails} |\n"
+    )
 }
 
 #[tokio::test]

@@ -272,7 +272,6 @@ impl Term {
     }
 
     /// The guard, for what takes one, such as [`Cell::write`](crate::Cell::write).
-    #[must_use]
     pub fn guard(&self) -> &Guard {
         &self.guard
     }

@@ -71,7 +71,7 @@ pub enum Claimed {
 #[must_use = "dropping it releases the lock, and the tick is not done"]
 pub struct Run {
     guard: Guard,
-    once: Once,
+    handle: Handle,
     tick: Tick,
 }
 
@@ -149,7 +149,7 @@ impl Once {
                 release(guard).await;
                 Ok(Claimed::Done { by })
             }
-            None => Ok(Claimed::Run(Run { guard, once: self.clone(), tick })),
+            None => Ok(Claimed::Run(Run { guard, handle: self.handle.clone(), tick })),
         }
     }
 
@@ -259,7 +259,6 @@ impl Run {
     }
 
     /// The guard, for what takes one, such as [`Cell::write`](crate::Cell::write).
-    #[must_use]
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
@@ -276,7 +275,7 @@ impl Run {
     pub async fn done(self) -> Result<()> {
         if !self.guard.is_held() {
             let error = Error::new(ErrorKind::Lost, "the lock was lost before the tick was done");
-            return Err(self.once.handle.explain(error, Operation::Write));
+            return Err(self.handle.explain(error, Operation::Write));
         }
         let (tick, token) = (self.tick.get(), self.guard.fencing_token().get());
         let by = self.guard.label().to_owned();
@@ -286,7 +285,7 @@ impl Run {
             state.by.clone_from(&by);
             Ok((state.write(token), ()))
         };
-        self.once.handle.change(Operation::Write, done).await?;
+        self.handle.change(Operation::Write, done).await?;
         release(self.guard).await;
         Ok(())
     }

@@ -202,6 +202,7 @@ mod tests {
             downgrade: true,
             tokens: TokenOrder::BeyondData,
             max_local_handoffs: 1,
+            cells: None,
             exclusion_fails_when: Cow::Borrowed(&["the server's clock jumps"]),
         }
     }

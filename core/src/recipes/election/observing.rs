@@ -89,7 +89,7 @@ async fn follow(election: Election, latest: watch::Sender<Answer>) {
                 return;
             }
             // An error is an answer of the next request.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             changed = tokio::time::timeout(CHECK_AGAIN, changed) => drop(changed),
