@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, Clock, DistributedLock, FencingToken, IfBusy, Liveness,
-    LockName, Mode, Modes, Moment, Order, Participant, ParticipantId, Profile, Reach,
-    ReleaseOutcome, RenewOutcome, RenewalPlan, Residue, Result, Scratch, Snapshot, TokenOrder, Ttl,
-    WaiterCheck, lease_end,
+    Acquisition, AttemptOutcome, CellDurability, Cells, Claim, Clock, DistributedLock,
+    FencingToken, IfBusy, Liveness, LockName, Mode, Modes, Moment, Order, Participant,
+    ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan, Residue, Result,
+    Scratch, Snapshot, TokenOrder, Ttl, WaiterCheck, lease_end,
 };
 
 use crate::mutant::Mutant;
@@ -27,7 +27,7 @@ static PROFILE: Profile = Profile {
     downgrade: true,
     tokens: TokenOrder::BeyondData,
     max_local_handoffs: 1_024,
-    cells: None,
+    cells: Some(CellDurability::Process),
     exclusion_fails_when: Cow::Borrowed(&[]),
 };
 
@@ -46,6 +46,10 @@ impl DistributedLock for Server {
 
     fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> ToyAcquisition {
         ToyAcquisition { server: self.clone(), claim }
+    }
+
+    fn cells(self: &Arc<Self>) -> Option<Cells> {
+        Some(Cells::of(self.clone()))
     }
 
     async fn renew(&self, held: &ToyAcquisition) -> Result<RenewOutcome> {

@@ -25,6 +25,7 @@ pub(crate) enum By {
 use By::{SeedsOfLeases, SeedsOfSessions, Suite, Test};
 
 const BACKENDS: &str = "conformance-tests/tests/simulation/backends.rs";
+const CELLS: &str = "core/tests/promises/cells.rs";
 const CLOSING: &str = "conformance-tests/tests/simulation/scenes/closing.rs";
 const FAILING: &str = "conformance-tests/tests/simulation/scenes/failing.rs";
 const LEAVING: &str = "conformance-tests/tests/simulation/scenes/leaving.rs";
@@ -180,6 +181,32 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
             Suite("lost_handoffs::an_evicted_tenure_is_lost"),
         ],
     ),
+    (
+        Mutant::CellSwapComparesNothing,
+        &[
+            Suite("cells::only_one_of_many_first_writes_wins"),
+            Suite("cells::a_swap_from_an_old_stamp_changes_nothing"),
+            Suite("counters::additions_of_all_clients_add_up_and_no_sum_is_given_twice"),
+        ],
+    ),
+    (
+        Mutant::CellFirstWriteOverwrites,
+        &[
+            Suite("cells::only_one_of_many_first_writes_wins"),
+            Suite("cells::a_repeated_swap_is_the_same_swap"),
+        ],
+    ),
+    (Mutant::CellRepetitionIsRefused, &[Suite("cells::a_repeated_swap_is_the_same_swap")]),
+    (
+        Mutant::CellIsNotWatched,
+        &[
+            Suite("cells::a_watch_is_notified_of_every_last_change"),
+            Suite("latches::all_waiters_of_all_clients_are_told"),
+            Suite("barriers::nobody_passes_before_all_have_arrived"),
+        ],
+    ),
+    (Mutant::CellReadsLag, &[Suite("cells::what_is_written_is_read_by_every_client")]),
+    (Mutant::CellNamesFoldCase, &[Suite("cells::any_text_is_the_name_of_a_cell")]),
     (Mutant::NoAdoption, &[SeedsOfSessions]),
     (Mutant::NoSync, &[SeedsOfSessions]),
     (Mutant::ReadIsHeartbeat, &[SeedsOfSessions, Test(BACKENDS, "a_read_is_no_heartbeat")]),
@@ -336,6 +363,44 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
             Suite("lost_handoffs::a_loss_ends_the_turn_and_keeps_the_waiters"),
             Suite("lost_handoffs::an_evicted_tenure_is_lost"),
         ],
+    ),
+    (
+        "an addition that is repeated after a lost reply without looking for its stamp",
+        "core/src/cells/settled.rs",
+        &[
+            Suite("counters::an_addition_whose_reply_was_lost_counts_once"),
+            Test(CELLS, "additions_are_exact_whatever_is_lost_late_or_repeated"),
+        ],
+    ),
+    (
+        "changes that are written one by one",
+        "core/src/cells/combining.rs",
+        &[Test(CELLS, "changes_of_one_client_share_writes")],
+    ),
+    (
+        "an answer that was read before the wait began",
+        "core/src/cells/watching.rs",
+        &[Suite("barriers::nobody_passes_before_all_have_arrived")],
+    ),
+    (
+        "a set of done ticks that pushes the oldest out",
+        "core/src/recipes/once/ranges.rs",
+        &[Suite("once::a_machine_whose_clock_is_off_by_years_stops_no_other")],
+    ),
+    (
+        "a tick that is marked by a run which has lost its lock",
+        "core/src/recipes/once.rs",
+        &[Suite("once::a_run_that_lost_its_lock_marks_nothing")],
+    ),
+    (
+        "a leader whose words are written without its term",
+        "core/src/recipes/election.rs",
+        &[Suite("elections::an_old_leaders_words_are_refused")],
+    ),
+    (
+        "an arrival that is not withdrawn",
+        "core/src/recipes/barrier.rs",
+        &[Suite("barriers::a_dropped_arrival_is_withdrawn")],
     ),
 ];
 

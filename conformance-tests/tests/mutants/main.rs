@@ -11,6 +11,7 @@ use fencelock_conformance::{
 
 mod backend;
 mod catalogue;
+mod cells;
 mod harness;
 mod mutant;
 mod server;

@@ -97,6 +97,19 @@ pub(crate) enum Mutant {
     EvictsAnyClaim,
     /// Evict answers yes and does nothing.
     EvictsNone,
+    // Cells.
+    /// A swap writes whatever is there.
+    CellSwapComparesNothing,
+    /// A first write replaces what another client wrote first.
+    CellFirstWriteOverwrites,
+    /// A swap that was made already is answered as one that was refused.
+    CellRepetitionIsRefused,
+    /// Nobody is notified of a change.
+    CellIsNotWatched,
+    /// A reading may be older than the last confirmed write.
+    CellReadsLag,
+    /// Names of cells are compared without case.
+    CellNamesFoldCase,
     // Sessions.
     /// A create with a lost reply is sent again instead of looked for.
     NoAdoption,

@@ -11,6 +11,7 @@ use fencelock_core::{
     TokioClock,
 };
 
+use crate::cells::ToyCells;
 use crate::mutant::Mutant;
 
 /// How long a hand-off may stay unconfirmed.
@@ -26,6 +27,7 @@ pub(crate) struct Server {
     cut: AtomicBool,
     lose_next: AtomicBool,
     delay_nanos: AtomicU64,
+    pub(crate) cells: Arc<ToyCells>,
     /// The number of renewals in flight.
     pub(crate) renewals: AtomicUsize,
 }
@@ -81,6 +83,7 @@ impl Server {
             true => Arc::new(Server {
                 mutant: self.mutant,
                 state: self.state.clone(),
+                cells: self.cells.clone(),
                 ..Server::default()
             }),
             false => self.clone(),
@@ -234,7 +237,8 @@ impl Server {
     }
 
     pub(crate) fn leftovers(&self) -> Vec<String> {
-        self.state().queues.keys().cloned().collect()
+        let queues = self.state().queues.keys().cloned().collect();
+        [queues, self.cells.keys()].concat()
     }
 
     pub(crate) fn cut(&self) {

@@ -21,7 +21,7 @@ use crate::suite::needs::Need;
 const GROUP: &str = "cells";
 const NEEDS: &[Need] = &[Need::Cells];
 const LOSE_REPLY: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::LoseReply)];
-const CUT_OFF: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::CutOff)];
+const FAULTS: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::NetworkFaults)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "what_is_written_is_read_by_every_client", NEEDS, |c| Box::pin(written(c))),
@@ -38,7 +38,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "no_change_is_missed_between_reading_and_watching", NEEDS, |c| {
         Box::pin(raced(c))
     }),
-    behaviour(GROUP, "a_watch_goes_on_after_a_cut", CUT_OFF, |c| Box::pin(cut_off(c))),
+    behaviour(GROUP, "a_watch_goes_on_after_a_cut", FAULTS, |c| Box::pin(cut_off(c))),
     behaviour(GROUP, "a_cell_outlives_its_writer", NEEDS, |c| Box::pin(outlives(c))),
     behaviour(GROUP, "a_cell_ends_after_its_time", NEEDS, |c| Box::pin(ends(c))),
     behaviour(GROUP, "the_largest_value_fits_and_a_larger_one_is_refused", NEEDS, |c| {

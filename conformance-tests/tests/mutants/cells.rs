@@ -1,0 +1,108 @@
+//! The toy store's cells, and the ways in which they can be broken.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use fencelock_core::sync::Mutex;
+use fencelock_core::{CellStore, Content, Keep, LockName, Notifier, Result, Stamp};
+
+use crate::mutant::Mutant;
+use crate::server::Server;
+
+/// The cells of a server.
+#[derive(Default)]
+pub(crate) struct ToyCells {
+    cells: Mutex<HashMap<String, Content>>,
+    /// What was there before the last write, by the key.
+    before: Mutex<HashMap<String, Option<Content>>>,
+    notifiers: Mutex<Vec<(String, Weak<Notifier>)>>,
+}
+
+impl ToyCells {
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.cells.lock().keys().cloned().collect()
+    }
+
+    fn read(&self, key: &str) -> Option<Content> {
+        self.cells.lock().get(key).cloned()
+    }
+
+    fn write(&self, key: &str, to: Option<&Content>) {
+        let mut cells = self.cells.lock();
+        let before = match to {
+            Some(to) => cells.insert(key.to_owned(), to.clone()),
+            None => cells.remove(key),
+        };
+        self.before.lock().insert(key.to_owned(), before);
+    }
+
+    fn take_notifiers(&self, key: &str) -> Vec<Arc<Notifier>> {
+        let mut notifiers = self.notifiers.lock();
+        let (changed, others) = notifiers.drain(..).partition(|(watched, _)| watched == key);
+        *notifiers = others;
+        let changed: Vec<(String, Weak<Notifier>)> = changed;
+        changed.iter().filter_map(|(_, notifier)| notifier.upgrade()).collect()
+    }
+}
+
+impl Server {
+    fn cell_key(&self, cell: &LockName) -> String {
+        match self.mutant {
+            Some(Mutant::CellNamesFoldCase) => cell.key().to_lowercase(),
+            _ => cell.key().to_owned(),
+        }
+    }
+}
+
+impl CellStore for Server {
+    async fn read(
+        &self,
+        cell: &LockName,
+        notifier: Option<&Arc<Notifier>>,
+    ) -> Result<Option<Content>> {
+        self.send().await?;
+        let key = self.cell_key(cell);
+        let content = match self.is(Mutant::CellReadsLag) {
+            // As a follower that has yet to hear of the last write.
+            true => self.cells.before.lock().remove(&key).unwrap_or_else(|| self.cells.read(&key)),
+            false => self.cells.read(&key),
+        };
+        if let Some(notifier) = notifier {
+            self.cells.notifiers.lock().push((key, Arc::downgrade(notifier)));
+        }
+        // Others write before the answer arrives.
+        tokio::task::yield_now().await;
+        self.reply().await.map(|()| content)
+    }
+
+    async fn swap(
+        &self,
+        cell: &LockName,
+        from: Option<Stamp>,
+        to: Option<&Content>,
+        _: Keep,
+    ) -> Result<bool> {
+        self.send().await?;
+        let key = self.cell_key(cell);
+        let there = self.cells.read(&key).map(|content| content.stamp);
+        let is_repeated = to.is_some_and(|to| there == Some(to.stamp));
+        let is_expected = match self.mutant {
+            Some(Mutant::CellSwapComparesNothing) => true,
+            // A first write over whatever is there.
+            Some(Mutant::CellFirstWriteOverwrites) => there == from || from.is_none(),
+            _ => there == from,
+        };
+        if is_repeated && self.is(Mutant::CellRepetitionIsRefused) {
+            self.reply().await?;
+            return Ok(false);
+        }
+        if is_expected && !is_repeated {
+            self.cells.write(&key, to);
+            let notifiers = self.cells.take_notifiers(&key);
+            if !self.is(Mutant::CellIsNotWatched) {
+                notifiers.iter().for_each(|notifier| notifier.notify());
+            }
+        }
+        self.reply().await.map(|()| is_expected || is_repeated)
+    }
+}
