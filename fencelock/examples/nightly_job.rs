@@ -1,5 +1,6 @@
 //! A nightly job that every node starts and exactly one completes, even if a node is killed while it
-//! runs the job. The nodes are processes; with mem:// they are tasks, one of which is aborted.
+//! runs the job. What it does with a record of its own, `locks.once("nightly-report")` does with a cell of the
+//! store; the record shows each step here. The nodes are processes; with mem:// they are tasks, one of which is aborted.
 //! `cargo run --features redis --example nightly_job -- redis://127.0.0.1/`, or without a URL file://.
 
 use std::collections::HashMap;

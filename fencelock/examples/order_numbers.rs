@@ -1,5 +1,8 @@
 //! Order numbers without gaps: 100 workers draw five each from one file, and no number is used twice.
 //!
+//! The file is the point here: a number is used or not drawn. Where gaps do no harm,
+//! `locks.counter("order-number").add(1)` is all of it.
+//!
 //! ```sh
 //! cargo run --example order_numbers
 //! cargo run --features redis --example order_numbers -- redis://127.0.0.1/

@@ -31,13 +31,19 @@ impl Handle {
 
     /// Keeps it for `time` after the last change.
     pub(crate) fn keep_for(mut self, time: Duration) -> Handle {
-        self.key = self.key.and_then(|key| Ok(Key { keep: Keep::For(kept(time)?), ..key }));
+        self.key = self.key.and_then(|key| match kept(time) {
+            Ok(time) => Ok(Key { keep: Keep::For(time), ..key }),
+            Err(error) => Err(error.on(key.name.as_str())),
+        });
         self
     }
 
     /// Reports `error`, if there is one, in place of the first one of this handle.
     pub(crate) fn checked(mut self, valid: Result<()>) -> Handle {
-        self.key = self.key.and_then(|key| valid.map(|()| key));
+        self.key = self.key.and_then(|key| match valid {
+            Ok(()) => Ok(key),
+            Err(error) => Err(error.on(key.name.as_str())),
+        });
         self
     }
 

@@ -224,7 +224,10 @@ impl Barrier {
 
     fn timed_out(&self, limit: Duration) -> Error {
         let limit = format_duration(limit);
-        let message = format!("not all of {} parties arrived within {limit}", self.parties);
+        let parties = self.parties;
+        let message = format!(
+            "not all of {parties} parties arrived within {limit}; this arrival does not count any more"
+        );
         self.handle.explain(Error::new(ErrorKind::WaitTimedOut, message), Operation::Wait)
     }
 }

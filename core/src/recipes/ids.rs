@@ -53,7 +53,10 @@ impl Ids {
     pub(crate) fn new(connection: &Connection, name: &str) -> Ids {
         // Its own prefix of names, so that a program's lock of this name is another.
         let name = if name.is_empty() { String::new() } else { format!("ids:{name}") };
-        let lock = Lock::new(connection, LockKind::Lock, &name, Ok(Mode::Exclusive)).ttl(TTL);
+        // It is held for moments only, so a long wait is a store that grants nothing.
+        let limit = connection.settings().unreachable_after;
+        let lock = Lock::new(connection, LockKind::Lock, &name, Ok(Mode::Exclusive));
+        let lock = lock.ttl(TTL).wait_at_most(limit);
         Ids { connection: connection.clone(), lock, block: Ok(PER_TOKEN) }
     }
 

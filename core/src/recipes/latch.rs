@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::cells::{Handle, Step, View, not_ours};
 use crate::recipes::participants::{self, Id};
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+use crate::types::options::format_duration;
 
 /// The most participants: their ids fit into one cell.
 pub(crate) const MOST: u32 = 1_024;
@@ -30,6 +31,7 @@ pub(crate) const MOST: u32 = 1_024;
 pub struct Latch {
     handle: Handle,
     count: u32,
+    limit: Option<Duration>,
 }
 
 struct State {
@@ -45,7 +47,7 @@ impl Latch {
                 Err(invalid(format!("a count of {count} is out of range; expected 1 to {MOST}")))
             }
         };
-        Latch { handle: handle.checked(valid), count }
+        Latch { handle: handle.checked(valid), count, limit: None }
     }
 
     /// Keeps it for `time` after its last change, 1 s to 10 years, in place of seven days.
@@ -54,7 +56,8 @@ impl Latch {
         Latch { handle: self.handle.keep_for(time), ..self }
     }
 
-    /// Counts down by one, and returns what is left. Prefer [`count_down_as`](Latch::count_down_as)
+    /// Counts down by one, and returns what is left: 0 from the last one on, also for those that come when it is
+    /// open already. Prefer [`count_down_as`](Latch::count_down_as)
     /// where a participant may be started again.
     ///
     /// # Errors
@@ -92,31 +95,28 @@ impl Latch {
         self.handle.change(Operation::Write, count_down).await
     }
 
+    /// Waits at most `limit` in [`wait`](Latch::wait). By default for ever.
+    #[must_use]
+    pub fn wait_at_most(self, limit: Duration) -> Latch {
+        Latch { limit: Some(limit), ..self }
+    }
+
     /// Waits until it is open. All waiters of a client cost the store one watch.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when it was removed meanwhile. Otherwise as
-    /// [`count_down`](Latch::count_down).
+    /// [`ErrorKind::WaitTimedOut`] when it is not open within the [limit](Latch::wait_at_most);
+    /// [`ErrorKind::Lost`] when it was removed meanwhile. Otherwise as [`count_down`](Latch::count_down).
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn wait(&self) -> Result<()> {
-        let opened = self.until_open().await;
+        let limit = self.limit.unwrap_or(Duration::MAX);
+        let opened = tokio::time::timeout(limit, self.until_open()).await.unwrap_or_else(|_| {
+            let (count, limit) = (self.count, format_duration(limit));
+            let message = format!("not all of {count} have counted down within {limit}");
+            Err(Error::new(ErrorKind::WaitTimedOut, message))
+        });
         opened.map_err(|error| self.handle.explain(error, Operation::Wait))
-    }
-
-    /// Waits until it is open, for at most `limit`; `false` when it is not open by then.
-    ///
-    /// # Errors
-    /// As [`wait`](Latch::wait).
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
-    pub async fn wait_at_most(&self, limit: Duration) -> Result<bool> {
-        match tokio::time::timeout(limit, self.wait()).await {
-            Ok(opened) => opened.map(|()| true),
-            Err(_) => Ok(false),
-        }
     }
 
     async fn until_open(&self) -> Result<()> {

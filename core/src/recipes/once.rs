@@ -37,9 +37,10 @@ const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// use std::time::Duration;
 /// // On every machine, by its own timer.
 /// let nightly = locks.once("nightly-report").tick(Tick::every(Duration::from_secs(86_400)));
-/// let first = nightly.run(async |run| format!("made with token {}", run.fencing_token())).await?;
-/// assert!(first.is_some());
-/// assert!(nightly.run(async |_| ()).await?.is_none(), "this tick is done");
+/// let made = nightly.run(async |run| Ok::<_, fencelock::Error>(run.fencing_token())).await?;
+/// assert!(made.is_some());
+/// let again = nightly.run(async |_| Ok::<_, fencelock::Error>(())).await?;
+/// assert!(again.is_none(), "this tick is done");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -183,40 +184,32 @@ impl Once {
         self.handle.change(Operation::Write, begin).await
     }
 
-    /// Runs `work` if the tick is not done and no other client runs the job, and marks the tick as done,
-    /// whatever `work` returns. `None` when it was not run. The work is dropped when the lock is lost, or
-    /// at [its limit](Once::at_most_for), so that it never overlaps another run.
+    /// Runs `work` if the tick is not done and no other client runs the job, and marks the tick as done when
+    /// `work` succeeds; after an error it may be run again. `None` when it was not run: it is done, or another
+    /// client runs the job, or holds its lock; [`claim`](Once::claim) tells which. The work is dropped when the
+    /// lock is lost, or at [its limit](Once::at_most_for), so that it never overlaps another run.
     ///
     /// # Errors
-    /// Those of [`claim`](Once::claim), [`Guard::run`] and [`Run::done`].
+    /// The work's own. Those of [`claim`](Once::claim), [`Guard::run`] and [`Run::done`], converted.
     ///
     /// # Cancel safety
     /// Dropped at any await, it drops `work`, and the tick is not done.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Run) -> T) -> Result<Option<T>> {
-        let Claimed::Run(run) = self.claim().await? else { return Ok(None) };
-        let returned = run.run(work(&run)).await?;
-        run.done().await?;
-        Ok(Some(returned))
-    }
-
-    /// As [`run`](Once::run), but a tick whose `work` returns an error is not done, and may be run again.
-    ///
-    /// # Errors
-    /// As [`run`](Once::run); the work's own error is in the result.
-    ///
-    /// # Cancel safety
-    /// As [`run`](Once::run).
-    pub async fn try_run<T, E>(
+    pub async fn run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&Run) -> std::result::Result<T, E>,
-    ) -> Result<Option<std::result::Result<T, E>>> {
+    ) -> std::result::Result<Option<T>, E> {
         let Claimed::Run(run) = self.claim().await? else { return Ok(None) };
-        let returned = run.run(work(&run)).await?;
-        match &returned {
-            Ok(_) => run.done().await?,
-            Err(_) => run.failed().await?,
+        match run.run(work(&run)).await? {
+            Ok(done) => {
+                run.done().await?;
+                Ok(Some(done))
+            }
+            Err(error) => {
+                // The error of the work matters more.
+                release(run.guard).await;
+                Err(error)
+            }
         }
-        Ok(Some(returned))
     }
 }
 
@@ -302,10 +295,10 @@ impl Run {
     }
 }
 
-/// Releases a lock whose work has been recorded: what becomes of it matters to no caller.
+/// Releases a lock after its work: what becomes of that matters to no caller.
 async fn release(guard: Guard) {
     if let Err(error) = guard.release().await {
-        tracing::warn!(target: "fencelock", %error, "the tick is recorded, its lock not released");
+        tracing::warn!(target: "fencelock", %error, "the work has ended, its lock is not released");
     }
 }
 

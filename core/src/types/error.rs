@@ -82,7 +82,7 @@ impl ErrorKind {
             ErrorKind::Refused => "refused by the store",
             ErrorKind::InvalidArgument => "invalid argument",
             ErrorKind::Unsupported => "not supported by the store",
-            ErrorKind::Foreign => "not a lock of this library",
+            ErrorKind::Foreign => "foreign data",
             ErrorKind::Stale => "stale fencing token",
             ErrorKind::Closed => "closed",
         }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::types::error::{Result, invalid};
+use crate::types::error::{Error, Result, invalid};
 
 /// A fencing token: strictly increasing over the **exclusive** grants of one lock. It fits an
 /// `i64`.
@@ -34,7 +34,8 @@ pub struct FencingToken(u64);
 const STORE_BITS: u32 = 56;
 
 impl FencingToken {
-    /// The token for the store's counter: at most 2^56 - 1, larger values saturate.
+    /// For the authors of stores: the token for the store's counter, at most 2^56 - 1; larger values saturate.
+    /// A program that has kept a token in its database has it back by `FencingToken::try_from(number)`.
     #[must_use]
     pub fn new(counted: u64) -> FencingToken {
         FencingToken(counted.min((1 << STORE_BITS) - 1))
@@ -64,6 +65,18 @@ impl FencingToken {
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The token that a program has kept as a number.
+impl TryFrom<i64> for FencingToken {
+    type Error = Error;
+
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) below zero.
+    fn try_from(number: i64) -> Result<FencingToken> {
+        let number = u64::try_from(number);
+        number.map(FencingToken).map_err(|_| invalid("a fencing token is not negative"))
     }
 }
 
@@ -116,5 +129,9 @@ mod tests {
         assert!(TokenEpoch::new(128).is_err());
         let top = FencingToken::new(u64::MAX).in_epoch(TokenEpoch::new(127).unwrap());
         assert_eq!(i64::from(top), i64::MAX);
+        for token in [old, new, top] {
+            assert_eq!(FencingToken::try_from(i64::from(token)).unwrap(), token);
+        }
+        assert!(FencingToken::try_from(-1).is_err());
     }
 }

@@ -42,6 +42,13 @@ async fn remove(context: &Context, latch: &Latch) {
     context.soon("it is removed", latch.remove()).await.expect("removed");
 }
 
+/// A wait for it ends at its limit.
+async fn assert_not_open(context: &Context, latch: &Latch, limit: Duration) {
+    let limited = latch.clone().wait_at_most(limit);
+    let error = context.soon("the wait ends", limited.wait()).await.expect_err("not open");
+    work::assert_kind(&error, ErrorKind::WaitTimedOut);
+}
+
 async fn opens(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     let (here, there) = (one.latch("import", 3), two.latch("import", 3));
@@ -50,7 +57,7 @@ async fn opens(context: Arc<Context>) {
     let waiter = tokio::spawn(async move { waiting.wait().await });
     assert_eq!(count(&context, &here, "a").await, 2);
     assert_eq!(count(&context, &there, "b").await, 1);
-    assert!(!there.wait_at_most(Duration::from_millis(50)).await.expect("an answer"));
+    assert_not_open(&context, &there, Duration::from_millis(50)).await;
     assert!(!waiter.is_finished(), "it opened early");
     let last = context.soon("the last count", here.count_down()).await.expect("counted");
     assert_eq!(last, 0);
@@ -157,9 +164,7 @@ async fn removed(context: Arc<Context>) {
     let mut waiter = Box::pin(waiting.wait());
     // It has seen the latch once the watch on it is there.
     assert!(futures_util::poll!(&mut waiter).is_pending());
-    assert!(
-        !context.soon("a look", there.wait_at_most(Duration::from_millis(100))).await.expect("no")
-    );
+    assert_not_open(&context, &there, Duration::from_millis(100)).await;
     assert!(futures_util::poll!(&mut waiter).is_pending());
     remove(&context, &here).await;
     let error = context.soon("the waiter is told", waiter).await.expect_err("removed");
@@ -170,12 +175,11 @@ async fn removed(context: Arc<Context>) {
 
 async fn limits(context: Arc<Context>) {
     let latch = context.client().await.latch("import", 1);
-    let limit = Duration::from_millis(30);
-    let opened = context.soon("the wait ends", latch.wait_at_most(limit)).await;
-    assert!(!opened.expect("an answer"), "it does not exist yet");
+    // It does not exist yet.
+    assert_not_open(&context, &latch, Duration::from_millis(30)).await;
     count(&context, &latch, "a").await;
-    let opened = context.soon("the wait ends", latch.wait_at_most(context.patience())).await;
-    assert!(opened.expect("an answer"));
+    let limited = latch.clone().wait_at_most(context.patience());
+    context.soon("the wait ends", limited.wait()).await.expect("open");
     remove(&context, &latch).await;
 }
 

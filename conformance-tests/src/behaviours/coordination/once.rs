@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use fencelock_core::{Claimed, ErrorKind, Once, Run, Tick};
+use fencelock_core::{Claimed, Error, ErrorKind, Once, Run, Tick};
 use tokio::task::JoinSet;
 
 use crate::behaviours::behaviour;
@@ -84,6 +84,7 @@ async fn one_of_many(context: Arc<Context>) {
                     tokio::task::yield_now().await;
                     ran.fetch_add(1, Ordering::SeqCst);
                     inside.fetch_sub(1, Ordering::SeqCst);
+                    Ok::<_, Error>(())
                 });
                 run.await.expect("an answer").is_some()
             });
@@ -112,7 +113,11 @@ async fn done(context: Arc<Context>) {
             other => panic!("{other:?}"),
         }
         assert!(
-            context.soon("a run answers", there.run(async |_| ())).await.expect("no").is_none()
+            context
+                .soon("a run answers", there.run(async |_| Ok::<_, Error>(())))
+                .await
+                .expect("no")
+                .is_none()
         );
     }
     // A late one asks for what was done long ago.
@@ -163,10 +168,12 @@ async fn failed(context: Arc<Context>) {
     let once = context.client().await.once(&name).tick(Tick::number(1));
     let run = runs(&context, &once).await;
     context.soon("it is given up", run.failed()).await.expect("released");
-    let tried = once.try_run(async |_| Err::<(), &str>("no"));
-    assert_eq!(context.soon("it fails", tried).await.expect("ran"), Some(Err("no")));
-    let tried = once.try_run(async |_| Ok::<i32, &str>(7));
-    assert_eq!(context.soon("it succeeds", tried).await.expect("ran"), Some(Ok(7)));
+    let no = || Error::new(ErrorKind::InvalidArgument, "no");
+    let tried = once.run(async |_| Err::<(), Error>(no()));
+    let error = context.soon("it fails", tried).await.expect_err("it failed");
+    assert_eq!(error.message(), "no");
+    let tried = once.run(async |_| Ok::<i32, Error>(7));
+    assert_eq!(context.soon("it succeeds", tried).await.expect("ran"), Some(7));
     assert_done(&context, &once).await;
     forget(&context, &name).await;
 }
@@ -217,7 +224,7 @@ async fn limit(context: Arc<Context>) {
     let name = context.name("report");
     let once = context.client().await.once(&name).tick(Tick::number(1));
     let limited = once.clone().at_most_for(Duration::from_millis(50));
-    let running = limited.run(async |_| std::future::pending::<()>().await);
+    let running = limited.run(async |_| std::future::pending::<fencelock_core::Result<()>>().await);
     let error = context.soon("the work is ended", running).await.expect_err("too long");
     work::assert_kind(&error, ErrorKind::Lost);
     context.until_free(&context.client().await, &name).await;
