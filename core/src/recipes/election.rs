@@ -107,6 +107,12 @@ impl Election {
         Election { lock: self.lock.label(text), ..self }
     }
 
+    /// How long a lease store keeps the lock of a leader that is silent; see [`Lock::ttl`].
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Election {
+        Election { lock: self.lock.ttl(ttl), ..self }
+    }
+
     /// Waits until this candidate leads.
     ///
     /// # Errors

@@ -103,6 +103,11 @@ impl Once {
         Once { lock: self.lock.hold_at_most(limit), ..self }
     }
 
+    /// How long a lease store keeps the lock of a client that is silent; see [`Lock::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Once {
+        Once { lock: self.lock.ttl(ttl), ..self }
+    }
+
     /// Waits at most `limit` for another client that runs the job, to take over if that dies. By default
     /// not at all.
     pub fn wait_at_most(self, limit: Duration) -> Once {
