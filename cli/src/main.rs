@@ -31,6 +31,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run::Options>),
+    Once(Box<run::OnceOptions>),
+    Elect(Box<run::ElectOptions>),
+    Leader(operator::LeaderOptions),
     Show(operator::ShowOptions),
     Break(operator::BreakOptions),
     #[command(subcommand)]
@@ -54,10 +57,18 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let warnings = matches!(&cli.command, Command::Run(options) if options.wants_warnings());
+    let warnings = match &cli.command {
+        Command::Run(options) => options.wants_warnings(),
+        Command::Once(options) => options.wants_warnings(),
+        Command::Elect(options) => options.wants_warnings(),
+        _ => false,
+    };
     log::start(cli.log, warnings);
     match cli.command {
         Command::Run(options) => run::run(*options),
+        Command::Once(options) => run::once(*options),
+        Command::Elect(options) => run::elect(*options),
+        Command::Leader(options) => operator::run(options.run()),
         Command::Show(options) => operator::run(options.run()),
         Command::Break(options) => operator::run(options.run()),
         Command::Redlock(options) => {

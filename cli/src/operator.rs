@@ -1,10 +1,11 @@
-//! `fencelock show` and `fencelock break`: a lock as its operator sees it, on any store that other
+//! `fencelock show`, `leader` and `break`: a lock as its operator sees it, on any store that other
 //! processes can reach.
 //!
 //! `target.rs` finds the lock, `participants.rs` describes its holders and waiters, and each command
 //! has a file of its own.
 
 mod break_lock;
+mod leader;
 mod participants;
 mod show;
 mod target;
@@ -14,9 +15,10 @@ use std::process::ExitCode;
 use fencelock::Result;
 
 pub(crate) use break_lock::Options as BreakOptions;
+pub(crate) use leader::Options as LeaderOptions;
 pub(crate) use show::Options as ShowOptions;
 
-/// The lock is free, or nothing was changed: an answer rather than an error.
+/// The lock is free, there is no leader, or nothing was changed: an answer rather than an error.
 const NO: u8 = 1;
 
 /// Carries out a command; its exit code.

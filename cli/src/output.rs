@@ -4,17 +4,30 @@ use std::io::{self, Write as _};
 
 use fencelock::{Error, ErrorKind, Result};
 
+/// Whether there is a reader of the standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    Reads,
+    Gone,
+}
+
 /// Writes `text` to standard output. A reader that has seen enough, such as `head`, is not an error.
 ///
 /// # Errors
 /// [`ErrorKind::Refused`] when it cannot be written, for example to a full disk.
 pub(crate) fn print(text: &str) -> Result<()> {
+    print_on(text).map(drop)
+}
+
+/// As [`print`], for a command that ends when its reader does.
+pub(crate) fn print_on(text: &str) -> Result<Reader> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+        Ok(()) => Ok(Reader::Reads),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => {
             Err(Error::new(ErrorKind::Refused, "cannot write to standard output").caused_by(error))
         }
-        _ => Ok(()),
     }
 }
 

@@ -1,19 +1,21 @@
-//! `fencelock run`: a command under a lock.
+//! `fencelock run`, `once` and `elect`: a command under a lock, for each tick of a schedule, or on the
+//! leader.
 //!
 //! Three processes: this one, the wrapper, holds the lock and follows the command; the watchdog, the
 //! same program in a process group of its own, starts the command and kills it when the wrapper is
 //! gone or out of time; the command leads a third group. They are in [`process`].
 //!
 //! [`job`] is one run from start to end, [`supervise`] its middle: from the command's start to its end.
-//! The rest is one idea per file: [`options`], [`help`], [`name_first`], [`environment`], [`waiting`],
-//! [`store`], [`terminal`], [`signals`], [`exit`], [`status`].
+//! The three commands differ in their [`options`], of which each makes a [`plan`], and in what is held:
+//! [`grant`]. The rest is one idea per file: [`environment`], [`waiting`], [`store`], [`terminal`],
+//! [`signals`], [`exit`], [`status`].
 
 mod environment;
 mod exit;
-mod help;
+mod grant;
 mod job;
-pub(crate) mod name_first;
 mod options;
+mod plan;
 mod process;
 mod signals;
 mod status;
@@ -26,7 +28,13 @@ use std::process::ExitCode;
 
 use fencelock_cli::say;
 
+use exit::{Codes, Outcome};
+use plan::Plan;
+
 pub(crate) use options::Options;
+pub(crate) use options::elect::Options as ElectOptions;
+pub(crate) use options::name_first;
+pub(crate) use options::once::Options as OnceOptions;
 pub(crate) use process::watchdog::Options as WatchdogOptions;
 
 /// The hidden subcommand of the watchdog.
@@ -34,12 +42,26 @@ pub(crate) const WATCHDOG: &str = "__watchdog";
 
 /// Runs the command under the lock and returns the exit code.
 pub(crate) fn run(options: Options) -> ExitCode {
+    start(options.codes(), options.plan())
+}
+
+/// Runs the command if this tick of its schedule is not done, and returns the exit code.
+pub(crate) fn once(options: OnceOptions) -> ExitCode {
+    start(options.codes(), options.plan())
+}
+
+/// Runs the command whenever this process leads, and returns the exit code.
+pub(crate) fn elect(options: ElectOptions) -> ExitCode {
+    start(options.codes(), options.plan())
+}
+
+fn start(codes: Codes, plan: Result<Plan, Outcome>) -> ExitCode {
     in_one_thread(async {
         if let Err(cause) = process::orphans::reap_in_background() {
             say(&format!("cannot follow processes: {cause}"));
             return exit::EX_OSERR;
         }
-        job::run(options).await
+        Box::pin(job::run(codes, plan)).await
     })
 }
 

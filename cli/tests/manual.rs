@@ -5,10 +5,13 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 /// The pages, in the order of their names.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 13] = [
     "fencelock-break.1",
     "fencelock-completions.1",
+    "fencelock-elect.1",
+    "fencelock-leader.1",
     "fencelock-man.1",
+    "fencelock-once.1",
     "fencelock-redlock-init.1",
     "fencelock-redlock-replace.1",
     "fencelock-redlock-status.1",
@@ -56,7 +59,9 @@ fn complaints(program: &str, arguments: &[&str], text: &str) -> Option<String> {
 fn shells_accept_their_completions() {
     for (shell, arguments) in [("bash", ["-n"]), ("zsh", ["-n"]), ("fish", ["-n"])] {
         let script = printed(&["completions", shell]);
-        for command in ["run", "show", "break", "redlock", "completions", "man"] {
+        for command in
+            ["run", "once", "elect", "leader", "show", "break", "redlock", "completions", "man"]
+        {
             assert!(script.contains(command), "{shell}: no {command}");
         }
         assert!(!script.contains("watchdog"), "{shell}: hidden commands stay hidden");
@@ -120,7 +125,7 @@ fn one_page_is_printed_for_a_pager() {
     }
     assert!(printed(&["man", "redlock", "init"]).contains(".TH FENCELOCK-REDLOCK-INIT 1"));
     for (wrong, says) in [
-        (&["man", "brake"][..], "expected one of: run, show, break"),
+        (&["man", "brake"][..], "expected one of: run, once, elect, leader, show, break"),
         (&["man", "run", "away"], "\"run\" has no commands"),
         (&["man", "--out", "/dev/null/man1"], "cannot write man pages to /dev/null/man1"),
     ] {

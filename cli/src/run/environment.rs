@@ -1,4 +1,4 @@
-//! The environment variables of the command. A nested `fencelock run` reads from them which locks are
+//! The environment variables of the command. A nested fencelock reads from them which locks are
 //! held around it, for which it would wait for ever.
 
 use std::time::{Duration, SystemTime};
@@ -7,10 +7,10 @@ use fencelock::FencingToken;
 use serde::{Deserialize, Serialize};
 
 use super::exit::Outcome;
-use super::options::Plan;
+use super::plan::Plan;
 use super::process::child::Variable;
 
-/// All locks held by the `fencelock run`s around a command, as a JSON list, the outermost first.
+/// All locks held by the commands of fencelock around a command, as a JSON list, the outermost first.
 const HELD: &str = "FENCELOCK_HELD";
 
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Environment {
             Err(std::env::VarError::NotUnicode(_)) => serde_json::from_str(""),
         };
         let held = held.map_err(|cause| {
-            let advice = "is not what an outer `fencelock run` wrote; unset it";
+            let advice = "is not what an outer fencelock wrote; unset it";
             Outcome::configuration(format!("the environment's {HELD} {advice}: {cause}"))
         })?;
         Ok(Environment { held })
@@ -45,24 +45,25 @@ impl Environment {
             return Ok(());
         }
         Err(Outcome::usage(format!(
-            "{:?} on {} is already held by the `fencelock run` that this command runs under; \
-             it would wait for itself (see {HELD})",
+            "{:?} on {} is already held by the fencelock that this command runs under; it would wait \
+             for itself (see {HELD})",
             plan.name, plan.store.redacted_url
         )))
     }
 
     /// The variables for a command that holds the lock with this `token`.
-    pub(super) fn of_command(mut self, plan: &Plan, token: FencingToken) -> Vec<Variable> {
-        self.held.push(held(plan));
+    pub(super) fn of_command(&self, plan: &Plan, token: FencingToken) -> Vec<Variable> {
+        let own = held(plan);
+        let all: Vec<&Held> = self.held.iter().chain([&own]).collect();
         // A list of texts always has a JSON form.
-        let list = serde_json::to_string(&self.held).unwrap_or_default();
+        let list = serde_json::to_string(&all).unwrap_or_default();
         let mut own = vec![
             ("FENCELOCK_NAME", plan.name.clone()),
             ("FENCELOCK_TOKEN", token.to_string()),
             ("FENCELOCK_STORE", plan.store.redacted_url.clone()),
             (HELD, list),
         ];
-        own.extend(plan.hold_at_most.map(|limit| ("FENCELOCK_DEADLINE", unix_seconds(limit))));
+        own.extend(plan.own.hold_at_most.map(|limit| ("FENCELOCK_DEADLINE", unix_seconds(limit))));
         let own = own.into_iter().map(|(name, value)| (name, Some(value.into())));
         own.chain(plan.store.config.environment.iter().cloned()).collect()
     }

@@ -29,9 +29,13 @@ pub(super) enum Outcome {
         message: String,
         /// Reported when it happened.
         reported: bool,
+        /// The user had asked the command to end.
+        quit_asked: bool,
     },
     /// Not granted: busy, or the wait timed out.
     Busy(String),
+    /// The tick of a schedule was run already.
+    Done(String),
     /// A signal ended the waiting.
     Interrupted(Signal),
     /// The command cannot be executed.
@@ -67,6 +71,11 @@ impl Outcome {
         }
     }
 
+    /// A loss that has not been reported.
+    pub(super) fn lost(message: String) -> Outcome {
+        Outcome::Lost { message, reported: false, quit_asked: false }
+    }
+
     /// An error of the acquisition, where it means a bad option.
     pub(super) fn of_acquire(error: &Error) -> Outcome {
         let message = chain(error);
@@ -75,7 +84,7 @@ impl Outcome {
             ErrorKind::InvalidArgument => Outcome::Usage(message),
             ErrorKind::Refused => Outcome::Refused(message),
             ErrorKind::Unsupported | ErrorKind::Foreign => Outcome::Configuration(message),
-            ErrorKind::Lost | ErrorKind::NotHeld => Outcome::Lost { message, reported: false },
+            ErrorKind::Lost | ErrorKind::NotHeld | ErrorKind::Stale => Outcome::lost(message),
             _ => Outcome::Unreachable(message),
         }
     }
@@ -97,6 +106,7 @@ impl Outcome {
             Outcome::Ended(End::Killed(_)) => "killed",
             Outcome::Lost { .. } => "lost",
             Outcome::Busy(_) => "busy",
+            Outcome::Done(_) => "done",
             Outcome::Interrupted(_) => "interrupted",
             Outcome::CannotExecute(..) => "cannot_execute",
             Outcome::Usage(_) => "usage",
@@ -117,6 +127,7 @@ impl Outcome {
             Outcome::Ended(_) | Outcome::Interrupted(_) => None,
             Outcome::Lost { message, .. }
             | Outcome::Busy(message)
+            | Outcome::Done(message)
             | Outcome::Usage(message)
             | Outcome::Configuration(message)
             | Outcome::Refused(message)
@@ -148,8 +159,10 @@ impl Codes {
             Outcome::Interrupted(signal) => low_byte(128 + signal.as_raw()),
             // flock never loses a lock, so it has no code of its own for that.
             Outcome::Lost { .. } => LOST,
-            Outcome::Busy(_) if self.skip_ok => 0,
-            Outcome::Busy(_) => self.busy.unwrap_or(if self.flock { 1 } else { EX_TEMPFAIL }),
+            Outcome::Busy(_) | Outcome::Done(_) if self.skip_ok => 0,
+            Outcome::Busy(_) | Outcome::Done(_) => {
+                self.busy.unwrap_or(if self.flock { 1 } else { EX_TEMPFAIL })
+            }
             Outcome::CannotExecute(..) if self.flock => EX_UNAVAILABLE,
             Outcome::CannotExecute(_, cause) => match cause.kind() {
                 io::ErrorKind::NotFound => NOT_FOUND,
@@ -166,9 +179,10 @@ impl Codes {
         }
     }
 
-    /// Whether a busy lock is expected and not reported: with `--skip-ok`, and like flock's `-n`.
+    /// Whether a busy lock, or a tick that is done, is expected and not reported: with `--skip-ok`, by
+    /// default of `fencelock once`, and like flock's `-n`.
     pub(super) fn is_silent_about(self, outcome: &Outcome) -> bool {
-        matches!(outcome, Outcome::Busy(_)) && (self.skip_ok || self.flock)
+        matches!(outcome, Outcome::Busy(_) | Outcome::Done(_)) && (self.skip_ok || self.flock)
     }
 }
 

@@ -1,15 +1,19 @@
 //! One run: connect, wait for the lock, run the command, release, report.
+//!
+//! What is held may be a lock, a tick of a schedule or a leader's term, which [`grant`](super::grant)
+//! tells apart. A leader that has lost its term does all but the first again.
 
 use std::time::Duration;
 
-use fencelock::{ErrorKind, Guard, Locks};
+use fencelock::{ErrorKind, Locks};
 use fencelock_cli::signals::{ENDING, Signals};
 use fencelock_cli::{chain, say};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::environment::Environment;
-use super::exit::Outcome;
-use super::options::{Options, Plan};
+use super::exit::{Codes, Outcome};
+use super::grant::{Answer, Grant, ask};
+use super::plan::{Kind, OneTick, Plan};
 use super::status::Status;
 use super::supervise::supervise;
 use super::{terminal, waiting};
@@ -21,11 +25,12 @@ const ASK_WITHIN: Duration = Duration::from_secs(2);
 /// How long a store that has just been silent is waited for again, and how long after the lock's own
 /// end one is waited for.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
+/// How long after a loss a leader campaigns again: others may be in line.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs the command under the lock and returns the exit code.
-pub(super) async fn run(options: Options) -> u8 {
-    let codes = options.codes();
-    let plan = match Plan::new(options) {
+pub(super) async fn run(codes: Codes, plan: Result<Plan, Outcome>) -> u8 {
+    let plan = match plan {
         Ok(plan) => plan,
         Err(outcome) => {
             outcome.message().iter().for_each(|message| say(message));
@@ -61,7 +66,10 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
     if plan.chose_ttl {
         plan.store.notice_of_ttl(&locks).iter().for_each(|notice| plan.note(notice));
     }
-    let done = under_lock(plan, &locks, started, &mut signals, environment, status).await;
+    let done = match plan.own.kind {
+        Kind::Election(_) => lead(plan, &locks, &mut signals, &environment, status).await,
+        _ => under_lock(plan, &locks, started, &mut signals, &environment, status).await,
+    };
     let done = done.unwrap_or_else(Done::from);
     leave(&locks, &mut signals, done.leave_by).await;
     Ok(done.outcome)
@@ -69,7 +77,7 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
 
 /// Connects. The wait limit for a busy lock also applies to a store that is not there yet.
 async fn connect(plan: &Plan) -> fencelock::Result<Locks> {
-    match plan.wait {
+    match plan.own.wait {
         Some(limit) => fencelock::connect_within(plan.store.url(), limit).await,
         None => fencelock::connect(plan.store.url()).await,
     }
@@ -99,17 +107,49 @@ impl From<Outcome> for Done {
     }
 }
 
+/// Runs the command in each term of this candidate, until it ends by itself.
+async fn lead(
+    plan: &Plan,
+    locks: &Locks,
+    signals: &mut Signals,
+    environment: &Environment,
+    status: &mut Status,
+) -> Result<Done, Outcome> {
+    let mut last = None;
+    loop {
+        let now = Instant::now();
+        let done = under_lock(plan, locks, now, signals, environment, status).await;
+        let done = done.unwrap_or_else(Done::from);
+        let was_reported = match done.outcome {
+            Outcome::Lost { quit_asked: false, reported, .. } => reported,
+            // The store may be back soon; a candidate waits as long as that takes.
+            Outcome::Unreachable(_) => false,
+            _ => return Ok(done),
+        };
+        let message = done.outcome.message();
+        if !was_reported && message != last {
+            message.iter().for_each(|message| say(message));
+        }
+        last = message;
+        if was_reported {
+            plan.note(&format!("campaigning again for {:?}", plan.name));
+        }
+        status.waits_again();
+        unless_interrupted(signals, tokio::time::sleep(AGAIN_AFTER)).await?;
+    }
+}
+
 async fn under_lock(
     plan: &Plan,
     locks: &Locks,
     started: Instant,
     signals: &mut Signals,
-    environment: Environment,
+    environment: &Environment,
     status: &mut Status,
 ) -> Result<Done, Outcome> {
     let margins = plan.margins(locks.profile())?;
-    let guard = acquire(plan, locks, started, signals, status).await?;
-    let granted = Instant::now();
+    let grant = acquire(plan, locks, started, signals, status).await?;
+    let (granted, guard) = (Instant::now(), grant.guard());
     let waited = status.granted(guard.fencing_token());
     if plan.verbose {
         let (name, store, token) = (&plan.name, &plan.store.redacted_url, guard.fencing_token());
@@ -117,11 +157,11 @@ async fn under_lock(
         say(&format!("got {name:?} on {store} in {waited:.6} seconds, with fencing token {token}"));
     }
     let variables = environment.of_command(plan, guard.fencing_token());
-    let supervised = supervise(plan, margins, locks, &guard, signals, &variables, status).await;
+    let supervised = supervise(plan, margins, locks, guard, signals, &variables, status).await;
     let mut outcome = supervised
         .unwrap_or_else(|cause| Outcome::System("cannot start or follow the command", cause));
     if let Outcome::Ended(_) = outcome {
-        let left = plan.hold_at_least.saturating_sub(granted.elapsed());
+        let left = plan.own.hold_at_least.saturating_sub(granted.elapsed());
         tokio::select! {
             biased;
             // The release reports it.
@@ -130,7 +170,7 @@ async fn under_lock(
             signal = signals.next() => outcome = Outcome::Interrupted(signal),
         }
     }
-    let done = release(plan, guard, signals, outcome).await;
+    let done = release(plan, grant, signals, outcome).await;
     status.released();
     Ok(done)
 }
@@ -141,34 +181,62 @@ async fn acquire(
     started: Instant,
     signals: &mut Signals,
     status: &mut Status,
-) -> Result<Guard, Outcome> {
-    let since = counted_from(plan.wait, started, Instant::now());
-    let lock = plan.lock(locks).waiting_since(since);
-    let acquired = match plan.wait {
-        Some(Duration::ZERO) => unless_interrupted(signals, lock.acquire()).await?,
-        _ => {
-            let reporting = waiting::report_holder(plan, locks, lock.acquire());
+) -> Result<Grant, Outcome> {
+    let since = counted_from(plan.own.wait, started, Instant::now());
+    let asking = ask(plan, locks, since);
+    let answer = match plan.waits() {
+        false => unless_interrupted(signals, asking).await?,
+        true => {
+            let reporting = waiting::report_holder(plan, locks, asking);
             unless_interrupted(signals, reporting).await?
         }
     };
-    let error = match acquired {
-        Ok(guard) => return Ok(guard),
-        Err(error) => error,
-    };
-    let mut outcome = Outcome::of_acquire(&error);
-    if let Outcome::Busy(message) = &mut outcome
-        && let Some(holders) = waiting::inspect(plan, locks).await
-    {
-        status.set_holders(&holders);
-        if let Some(held) = waiting::describe(&holders, true) {
-            *message = match message.strip_suffix(error.message()) {
-                // That another client holds it is what this says.
-                Some(before) if error.kind() == ErrorKind::Busy => format!("{before}{held}"),
-                _ => format!("{message}; {held}"),
+    let this = || format!("{:?} on {}", plan.name, plan.store.redacted_url);
+    match answer {
+        Ok(Answer::Granted(grant)) => Ok(grant),
+        Ok(Answer::Done { by }) => {
+            let by = if by.is_empty() { String::new() } else { format!(" by {by}") };
+            let was = match plan.own.kind {
+                Kind::Tick(OneTick { is_never_twice: true, .. }) => "begun",
+                _ => "run",
             };
+            Err(Outcome::Done(format!("{}: this tick was {was} already{by}", this())))
         }
+        Ok(Answer::Running) => {
+            let before = format!("{}: busy: ", this());
+            let message = busy(plan, locks, status, before, "another client runs it").await;
+            Err(Outcome::Busy(message))
+        }
+        Err(error) => Err(match Outcome::of_acquire(&error) {
+            Outcome::Busy(message) => Outcome::Busy(match error.kind() {
+                // That another client holds it is what the holders say.
+                ErrorKind::Busy => {
+                    let before = message.strip_suffix(error.message()).unwrap_or(&message);
+                    busy(plan, locks, status, before.to_owned(), error.message()).await
+                }
+                _ => busy(plan, locks, status, format!("{message}; "), "").await,
+            }),
+            outcome => outcome,
+        }),
     }
-    Err(outcome)
+}
+
+/// The message of a lock that is not free: who holds it after `before`, or else `otherwise`.
+async fn busy(
+    plan: &Plan,
+    locks: &Locks,
+    status: &mut Status,
+    before: String,
+    otherwise: &str,
+) -> String {
+    let holders = waiting::inspect(plan, locks).await;
+    holders.iter().for_each(|holders| status.set_holders(holders));
+    let held = holders.and_then(|holders| waiting::describe(&holders, true));
+    match held {
+        Some(held) => before + &held,
+        None if otherwise.is_empty() => before.trim_end_matches("; ").to_owned(),
+        None => before + otherwise,
+    }
 }
 
 /// When the wait limit of a run that `started`, and is connected `now`, begins to count: at its start,
@@ -180,15 +248,24 @@ fn counted_from(wait: Option<Duration>, started: Instant, now: Instant) -> Insta
     latest.map_or(started, |latest| latest.max(started))
 }
 
-/// Releases the lock. An earlier loss changes the outcome of the run; a missing confirmation of the
+/// Releases what is held. An earlier loss changes the outcome of the run; a missing confirmation of the
 /// store does not: the command did its work under the lock. The lock ends with its lease in any case,
 /// so the store is not waited for longer, neither for the release nor for the end of the connection
 /// that follows it.
-async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outcome) -> Done {
-    let bound = guard.remaining().saturating_add(SILENT_WITHIN);
+///
+/// A tick of which it is unknown whether it is done may be run again, so that does change the outcome.
+async fn release(plan: &Plan, grant: Grant, signals: &mut Signals, outcome: Outcome) -> Done {
+    let bound = grant.guard().remaining().saturating_add(SILENT_WITHIN);
     // The bound of a lock without a lease is too far away for a moment.
     let until = Instant::now().checked_add(bound);
-    let released = unless_interrupted(signals, timeout(bound, guard.release())).await;
+    let marks = grant.marks(&outcome);
+    let is_term = matches!(grant, Grant::Term(_));
+    let ending = timeout(bound, grant.end(marks));
+    let released = match marks {
+        // The work is done, and a signal must not have it done again. The store's own bound ends this.
+        true => Ok(ending.await),
+        false => unless_interrupted(signals, ending).await,
+    };
     let unconfirmed = match released {
         Ok(Ok(Ok(()))) => return Done::from(outcome),
         // The end of the connection sends it again. A signal must not make a silent store wait longer.
@@ -196,20 +273,24 @@ async fn release(plan: &Plan, guard: Guard, signals: &mut Signals, outcome: Outc
             let leave_by = until.map(|until| until.min(Instant::now() + LEAVE_WITHIN));
             return Done { outcome, leave_by };
         }
-        Ok(Ok(Err(error))) if error.kind() == ErrorKind::NotHeld => {
+        Ok(Ok(Err(error))) if marks => return Done::from(Outcome::of_acquire(&error)),
+        // A leader's command that has ended by itself is not started again.
+        Ok(Ok(Err(error))) if error.kind() == ErrorKind::NotHeld && !is_term => {
             return Done::from(match outcome {
-                Outcome::Ended(_) | Outcome::Interrupted(_) => {
-                    Outcome::Lost { message: chain(&error), reported: false }
-                }
+                Outcome::Ended(_) | Outcome::Interrupted(_) => Outcome::lost(chain(&error)),
                 other => other,
             });
         }
         Ok(Ok(Err(error))) => chain(&error),
         Ok(Err(_)) => {
             let (name, store) = (&plan.name, &plan.store.redacted_url);
-            format!("release {name:?} on {store}: not confirmed before the lock ended by itself")
+            let what = if marks { "mark the tick as done and release" } else { "release" };
+            format!("{what} {name:?} on {store}: not confirmed before the lock ended by itself")
         }
     };
+    if marks {
+        return Done::from(Outcome::Unreachable(unconfirmed));
+    }
     // A loss was reported already.
     if !outcome.was_reported() {
         say(&unconfirmed);

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::exit::{Codes, Outcome};
-use super::options::Plan;
+use super::plan::Plan;
 use super::process::tree::Refused;
 
 /// The state of a run.
@@ -112,6 +112,17 @@ impl Status {
         self.granted = Some(now);
         self.write();
         waited
+    }
+
+    /// Records that a leader's term is over, and that it campaigns again.
+    pub(super) fn waits_again(&mut self) {
+        if self.granted.take().is_none() {
+            return;
+        }
+        (self.token, self.held_seconds) = (None, None);
+        self.outcome = "waiting";
+        self.started = Instant::now();
+        self.write();
     }
 
     /// Records that the lock is no longer held, or no longer relied on.

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::exit::Outcome;
-use super::options::{Margins, OnLost, Plan};
+use super::plan::{Margins, OnLost, Plan};
 use super::process::child::{Child, Variable};
 use super::process::ipc::{End, Report};
 use super::process::tree::{Reach, Rounds, until};
@@ -45,7 +45,7 @@ pub(super) async fn supervise(
     let clock = BootClock::start()?;
     let continued = Signals::of(&[Signal::CONT])?;
     let messages = signals::messages()?;
-    let hold_ends = plan.hold_at_most.map_or(Moment::NEVER, |limit| locks.now() + limit);
+    let hold_ends = plan.own.hold_at_most.map_or(Moment::NEVER, |limit| locks.now() + limit);
     let deadline = KillDeadline { plan, margins, locks, guard, clock, hold_ends };
     let child = Child::start(&plan.command, variables, guard.keep_alive(), deadline.kill_at())?;
     let shared = terminal.as_ref().is_none_or(Terminal::is_shared);
@@ -61,6 +61,7 @@ pub(super) async fn supervise(
         stopped: false,
         stop_asked: false,
         end_asked: false,
+        quit_asked: false,
         reported: false,
     };
     let outcome = supervisor.until_the_end().await;
@@ -104,6 +105,8 @@ struct Supervisor<'a> {
     reported: bool,
     /// SIGTERM was passed on: processes that the command leaves behind are ended.
     end_asked: bool,
+    /// A signal was passed on by which a user ends a program for good.
+    quit_asked: bool,
 }
 
 impl Supervisor<'_> {
@@ -112,7 +115,7 @@ impl Supervisor<'_> {
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let margins = self.deadline.margins;
-            let on_lost = self.deadline.plan.on_lost;
+            let on_lost = self.deadline.plan.own.on_lost;
             let kill_at = match &self.stage {
                 Stage::Runs => None,
                 Stage::Ends { kill_at, .. } => Some(*kill_at),
@@ -194,6 +197,8 @@ impl Supervisor<'_> {
     /// keyboard's signals, and a hang-up, are not for daemons.
     fn pass_on(&mut self, signal: Signal) {
         self.end_asked |= signal == Signal::TERM;
+        // SIGHUP often means to read the configuration again.
+        self.quit_asked |= signal != Signal::HUP;
         let reach = if signal == Signal::TERM { Reach::All } else { Reach::Session };
         self.child.ask_to_end(signal, reach);
     }
@@ -249,14 +254,14 @@ impl Supervisor<'_> {
     /// Continues the command, unless its lock was lost while it could not be renewed.
     async fn resume(&mut self) {
         let guard = self.deadline.guard;
-        if self.deadline.plan.on_lost != OnLost::Continue {
+        if self.deadline.plan.own.on_lost != OnLost::Continue {
             self.deadline.let_it_renew().await;
             if !guard.is_held() {
                 return self.kill().await;
             }
         }
         self.lend_terminal();
-        if self.deadline.plan.on_lost == OnLost::Term
+        if self.deadline.plan.own.on_lost == OnLost::Term
             && guard.remaining() <= self.deadline.margins.grace
         {
             return self.terminate().await;
@@ -320,14 +325,18 @@ impl Supervisor<'_> {
             }
             Stage::Killed { why, .. } => why,
         };
-        if self.deadline.plan.on_lost != OnLost::Continue {
+        if self.deadline.plan.own.on_lost != OnLost::Continue {
             // The lock's end has often passed. It must not end this: processes that the first reading
             // of `/proc` missed would continue for ever, and killed ones take a while to die.
             let (locks, guard) = (self.deadline.locks, self.deadline.guard);
             let until = guard.valid_until().max(locks.now() + DEAD_WITHIN);
             self.child.kill_all(Reach::All, || locks.now() < until).await;
         }
-        Outcome::Lost { message: self.deadline.lost(&why), reported: self.reported }
+        Outcome::Lost {
+            message: self.deadline.lost(&why),
+            reported: self.reported,
+            quit_asked: self.quit_asked,
+        }
     }
 
     /// Ends the processes that the command left within `reach`, while the lock is held: by SIGTERM
@@ -405,7 +414,7 @@ impl KillDeadline<'_> {
     /// When the watchdog must kill the command, on the watchdog's clock.
     fn kill_at(&self) -> Moment {
         let until = self.guard.valid_until();
-        if until == Moment::NEVER || self.plan.on_lost == OnLost::Continue {
+        if until == Moment::NEVER || self.plan.own.on_lost == OnLost::Continue {
             return Moment::NEVER;
         }
         let now = self.clock.now();

@@ -10,7 +10,7 @@ use fencelock_cli::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::{sleep, timeout};
 
-use super::options::Plan;
+use super::plan::Plan;
 use super::terminal::Terminal;
 
 /// How often the holder is read: at most once a second, since it costs the store something.

@@ -1,8 +1,9 @@
-//! `fencelock show` and `fencelock break` as operators use them: on real stores of every kind, with jobs
+//! `fencelock show`, `leader` and `break` as operators use them: on real stores of every kind, with jobs
 //! of `fencelock run` that hold the lock.
 
 mod breaking;
 mod every_store;
+mod leading;
 mod showing;
 #[path = "../run/support.rs"]
 #[allow(dead_code, reason = "the tests of `run` use the rest")]

@@ -1,12 +1,14 @@
-//! `fencelock run` as its users see it: real processes, real signals, real terminals.
+//! `fencelock run`, `once` and `elect` as their users see them: real processes, real signals, real terminals.
 
 mod config;
 mod counter;
 mod curator;
 mod descendants;
+mod elect;
 mod environment;
 mod exit_codes;
 mod loss;
+mod once;
 mod signals;
 mod stores;
 mod support;

@@ -43,8 +43,13 @@ impl Scratch {
 
     /// `fencelock run` with these arguments, in this store.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
+        self.command("run", arguments)
+    }
+
+    /// A command of `fencelock` with these arguments, in this store.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, name: &str, arguments: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
-        command.arg("run").args(arguments).current_dir(self.directory.path());
+        command.arg(name).args(arguments).current_dir(self.directory.path());
         command
             .env("FENCELOCK_URL", self.url())
             .env_remove("FENCELOCK_HELD")

@@ -7,10 +7,11 @@ use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 
-const ADVICE: &str =
-    "the lock's NAME comes before --, such as in: fencelock run nightly-report -- COMMAND";
+/// The commands that run a job.
+const COMMANDS: [&str; 3] = ["run", "once", "elect"];
 
-/// The error of `arguments` of this program in which `--` comes before the NAME of `fencelock run`.
+/// The error of `arguments` of this program in which `--` comes before the NAME of a command that runs a
+/// job.
 pub(crate) fn check(
     mut program: clap::Command,
     arguments: impl IntoIterator<Item = OsString>,
@@ -32,13 +33,16 @@ pub(crate) fn check(
     let Ok(seen) = program.clone().ignore_errors(true).try_get_matches_from(before) else {
         return Ok(());
     };
-    let is_named = |run: &clap::ArgMatches| run.contains_id("name");
-    if seen.subcommand_matches("run").is_none_or(is_named) {
+    let Some((command, seen)) = seen.subcommand() else { return Ok(()) };
+    if !COMMANDS.contains(&command) || seen.contains_id("name") {
         return Ok(());
     }
     program.build();
-    let run = program.find_subcommand_mut("run").cloned().unwrap_or(program);
-    Err(run.clone().error(ErrorKind::MissingRequiredArgument, ADVICE))
+    let advice = format!(
+        "the lock's NAME comes before --, such as in: fencelock {command} nightly-report -- COMMAND"
+    );
+    let mut job = program.find_subcommand_mut(command).cloned().unwrap_or(program);
+    Err(job.error(ErrorKind::MissingRequiredArgument, advice))
 }
 
 #[cfg(test)]
@@ -54,6 +58,8 @@ mod tests {
     #[derive(clap::Subcommand)]
     enum Command {
         Run(Box<crate::run::Options>),
+        Once(Box<crate::run::OnceOptions>),
+        Elect(Box<crate::run::ElectOptions>),
         Other { words: Vec<String> },
     }
 
@@ -68,6 +74,9 @@ mod tests {
             "fencelock run -n -E 3 -- echo hi",
             "fencelock run --url redis://host -- job",
             "fencelock run -c true -- job",
+            "fencelock once -- echo hi",
+            "fencelock once --per 1d -- echo hi",
+            "fencelock elect --words me -- serve",
         ] {
             let error = check(line).expect_err(line).to_string();
             assert!(error.contains("NAME comes before --"), "{line}: {error}");
@@ -81,6 +90,8 @@ mod tests {
             "fencelock run --no-such-option job -- true",
             "fencelock other -- a b",
             "fencelock run job",
+            "fencelock once --per 1d job -- echo hi",
+            "fencelock elect job -- serve",
         ] {
             assert!(check(line).is_ok(), "{line}");
         }

@@ -1,4 +1,4 @@
-//! The texts below the options in `fencelock run --help`.
+//! The texts below the options in the help of `fencelock run`, `once` and `elect`.
 //!
 //! A paragraph is one line here, which clap wraps to the width of the terminal; only tables are
 //! wrapped by hand, for 80 columns.
@@ -7,7 +7,7 @@ pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   the command's own; 128+n when signal n ended the command or the wait
   64  usage error, a FILE of --status-json that cannot be written, or a lock
-      already held by an enclosing `fencelock run`
+      already held by an enclosing fencelock
   69  the store did not answer: within the --wait limit, or unreachable_after
       without one (30 s), or 2 s with -n; --skip-ok does not hide it
   70  the watchdog was killed, so the command was killed too
@@ -52,7 +52,7 @@ Environment of the command:
   FENCELOCK_STORE     the store, without password and parameters
   FENCELOCK_DEADLINE  with --hold-at-most: its end, in Unix seconds
   FENCELOCK_HELD      all locks that the command runs under: a second
-                      `fencelock run` for one of them is an error rather than a
+                      fencelock for one of them is an error rather than a
                       deadlock; unset it for processes that outlive the lock
   FENCELOCK_CONFIG    with --config: the file; FENCELOCK_URL and
                       FENCELOCK_URL_FILE are unset if the file has the URL
@@ -65,6 +65,58 @@ Messages: --verbose also reports the grant, the holders that are waited for, and
 
 --flock-compat exits like flock(1): 1 busy, 65 invalid URL or configuration, 66 refused by the store, 69 the command cannot be executed, 71 the store did not answer. A lost lock stays 79.";
 
+pub(super) const ONCE_EXIT_CODES: &str = "\
+Exit codes:
+  the command's own; 128+n when signal n ended the command or the wait
+  0   also when the tick is skipped: it was run already, or another machine
+      runs the job and --wait is not given or timed out (--skipped CODE)
+  64  usage error, a FILE of --status-json that cannot be written, or a lock
+      already held by an enclosing fencelock
+  69  the store did not answer: within the --wait limit, or unreachable_after
+      without one (30 s); after the command's end also: it is unknown whether
+      the tick is marked as done
+  70, 71, 126, 127  as `fencelock run`
+  78  configuration: invalid store URL or file, a store that excludes too
+      little or that has no cells, or refused by the store
+  79  the lock was lost or about to be lost, or --hold-at-most was reached:
+      the tick is not done";
+
+pub(super) const ONCE_MORE: &str = "\
+Several machines have the same line in their schedules; each tick of the schedule is run by the one that comes first. A tick is the number of whole periods (--per) since 1970, in UTC, by this machine's clock when fencelock starts. It only says which run is meant. A machine whose clock is behind asks for a tick that is done, and skips it; one whose clock is ahead runs it early, once; no clock stops the others. Choose a period no longer than the time between two runs of the schedule, and longer than its random delays, such as those of anacron or RandomizedDelaySec=. All machines need the same period, and schedules in the same time zone.
+
+A tick is done when its command has exited with 0, or has ended at all with --failed-is-done; then it is never run again. A run that failed, lost its lock, or whose machine died is not done: another machine that waits (--wait), or the next that asks, runs it again, after the first has ended. No two runs of a job overlap, of whichever tick. With --never-twice a tick is run at most once: it counts as begun before the command starts.
+
+A tick that comes while the run of an earlier one still lasts is skipped, unless --wait lasts until then; it is run after that if any machine asks for it again.
+
+The store remembers which ticks are done for 90 days, or 10 periods if that is longer. If its data is lost, a tick may be run again. redlock:// has no cells, in which this is kept: take `fencelock run -n --skip-ok --hold-at-least` there.
+
+once holds the lock NAME while the command runs: `fencelock show NAME`, `fencelock break NAME` and `fencelock run NAME` mean the same lock.
+
+The command, its signals and its environment, the store, configuration files, passwords and --status-json are as for `fencelock run`: see its --help. The outcome in the status is \"done\" or \"busy\" for a skipped tick.";
+
+pub(super) const ELECT_EXIT_CODES: &str = "\
+Exit codes:
+  the command's own, once it has ended by itself; 128+n when signal n ended
+  the command or the wait
+  64  usage error, a FILE of --status-json that cannot be written, or a lock
+      already held by an enclosing fencelock
+  69  the store could not be reached at the start
+  70, 71, 126, 127  as `fencelock run`
+  78  configuration: invalid store URL or file, a store that excludes too
+      little or that has no cells, or refused by the store
+  79  the term was lost while the command was ending after a signal";
+
+pub(super) const ELECT_MORE: &str = "\
+Waits in line until it leads, and runs the command while it leads. When the term is lost or about to be lost, the command and all processes that descend from it get SIGTERM, and SIGKILL before another candidate can lead, as with `fencelock run`; then it campaigns again, behind those in line, and starts the command again in its next term. It ends when the command ends by itself, with the command's exit code, and resigns: then the next candidate leads. A program that is to run for ever needs a service manager that starts fencelock again, such as systemd's Restart=always.
+
+A store that is silent, or away for a while, is waited for without a limit once it has been reached. SIGTERM, SIGINT and SIGQUIT are passed on to the command, after which it does not campaign again.
+
+`fencelock leader NAME` shows the leader's term and words. The term is the fencing token, which the command finds in FENCELOCK_TOKEN: what the leader writes to should check it, since a leader that was paused may write late.
+
+elect holds the lock NAME while it leads: `fencelock show NAME` also shows who waits, `fencelock break NAME` ends the term.
+
+The command and its environment, the store, configuration files, passwords and --status-json are as for `fencelock run`: see its --help. The status is also written when a term is lost, with the outcome \"waiting\".";
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -72,23 +124,31 @@ mod tests {
     use super::*;
 
     #[derive(clap::Parser)]
-    struct Command {
-        #[command(flatten)]
-        options: crate::run::Options,
+    enum Command {
+        Run(Box<crate::run::Options>),
+        Once(Box<crate::run::OnceOptions>),
+        Elect(Box<crate::run::ElectOptions>),
     }
 
     /// A paragraph that is wrapped by hand would be wrapped again in a narrow terminal.
     #[test]
     fn the_help_fits_each_width() {
         for width in [80, 100] {
-            let mut command = Command::command().term_width(width);
-            for help in [command.render_help(), command.render_long_help()] {
-                for line in help.to_string().lines() {
-                    assert!(line.chars().count() <= width, "{width}: {line}");
+            for name in ["run", "once", "elect"] {
+                let mut program = Command::command().term_width(width);
+                program.build();
+                let command = program.find_subcommand_mut(name).expect("a command");
+                for help in [command.render_help(), command.render_long_help()] {
+                    for line in help.to_string().lines() {
+                        assert!(line.chars().count() <= width, "{width}: {line}");
+                    }
                 }
             }
         }
-        for line in EXIT_CODES.lines().chain(MORE.lines().filter(|line| line.starts_with(' '))) {
+        let by_hand = [EXIT_CODES, ONCE_EXIT_CODES, ELECT_EXIT_CODES].map(str::lines);
+        for line in
+            by_hand.into_iter().flatten().chain(MORE.lines().filter(|line| line.starts_with(' ')))
+        {
             assert!(line.chars().count() <= 80, "{line}");
         }
     }
