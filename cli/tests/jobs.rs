@@ -1,4 +1,4 @@
-//! The recipes of docs/jobs.md, taken from it word for word: the crontab line on three servers whose
+//! The recipes of docs/jobs.md, taken from it word for word: the crontab lines on three servers whose
 //! clocks differ, the systemd units, the files for Kubernetes. Only paths and the store are replaced.
 
 use std::collections::BTreeMap;
@@ -35,13 +35,22 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     found
 }
 
-/// The only line of a page's only crontab.
-fn crontab(page: &'static str) -> &'static str {
-    let [crontab] = blocks(page, "cron")[..] else { panic!("one crontab") };
-    let mut lines = crontab.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines.next().expect("a line");
-    assert_eq!(lines.next(), None, "one line");
-    line
+/// The crontabs of a page, each of one line.
+fn crontabs(page: &'static str) -> Vec<&'static str> {
+    let line = |crontab: &'static str| {
+        let mut lines = crontab.lines().map(str::trim).filter(|line| !line.is_empty());
+        let line = lines.next().expect("a line");
+        assert_eq!(lines.next(), None, "one line");
+        line
+    };
+    blocks(page, "cron").into_iter().map(line).collect()
+}
+
+/// The line with `fencelock once`, and the one with `fencelock run`.
+fn recipes() -> (&'static str, &'static str) {
+    let [once, run] = crontabs(RECIPES)[..] else { panic!("two crontabs") };
+    assert!(once.contains(" once ") && run.contains(" run "));
+    (once, run)
 }
 
 /// Three servers that share a Redis, each with a home directory and a clock of its own.
@@ -80,8 +89,9 @@ impl Servers {
     }
 
     /// A process that waits until the clock of this server shows the line's time, as cron does, and
-    /// then runs the line's command with cron's environment.
-    fn cron(&self, server: usize, line: &str, clock: &Clock) -> Server {
+    /// then runs the line's command with cron's environment. This server's clock is `ahead` of the true
+    /// time, in seconds.
+    fn cron(&self, server: usize, line: &str, clock: &Clock, ahead: i64) -> Server {
         let (minute, rest) = line.split_once(' ').expect("a minute");
         let (hour, rest) = rest.split_once(' ').expect("an hour");
         let command = rest.strip_prefix("* * * ").expect("a job of every day");
@@ -100,7 +110,7 @@ impl Servers {
             .env("PATH", "/usr/bin:/bin")
             .env("TZ", "UTC")
             .env("LD_PRELOAD", &clock.library)
-            .env("FAKETIME", format!("{:+}s", clock.ahead - server as i64))
+            .env("FAKETIME", format!("{:+}s", clock.ahead + ahead))
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .args(["-c", &script, &command])
             .current_dir(self.home(server))
@@ -117,24 +127,25 @@ fn executable(path: &Path, script: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }
 
-/// The wall clocks of the servers: the first is this far ahead of the true time, each further one a
-/// second behind the one before.
+/// The true time of a test, which is this far ahead of the machine's, in seconds.
 struct Clock {
     library: PathBuf,
     ahead: i64,
 }
 
+const HOUR: i64 = 3600;
+const DAY: i64 = 24 * HOUR;
+
 impl Clock {
-    /// The clock of the first server shows 02:59:58 of the next day.
-    fn before_three() -> Clock {
+    /// `before` seconds before three o'clock, `days` after tomorrow.
+    fn before_three(days: i64, before: i64) -> Clock {
         let places =
             ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
         let libraries = places.map(|place| Path::new(place).join("faketime/libfaketimeMT.so.1"));
         let library = libraries.into_iter().find(|library| library.exists());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = i64::try_from(now.as_secs()).expect("before the end of time");
-        let day = 24 * 3600;
-        let shown = (now / day + 1) * day + 3 * 3600 - 2;
+        let shown = (now / DAY + 1 + days) * DAY + 3 * HOUR - before;
         let library = library.expect("libfaketime is installed: the Debian package libfaketime");
         Clock { library, ahead: shown - now }
     }
@@ -177,11 +188,65 @@ async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Success without a word, which cron would mail.
+fn assert_silent_success(output: &Output) {
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// Clocks that are right, 40 s behind and 3 h ahead: each server asks at another true time, the one that
+/// is furthest ahead first.
 #[tokio::test]
-async fn the_crontab_line_runs_once_on_three_servers_whose_clocks_differ() {
-    let line = crontab(RECIPES);
-    let (servers, clock) = (Servers::start().await, Clock::before_three());
-    let mut all: Vec<_> = (0..3).map(|server| servers.cron(server, line, &clock)).collect();
+async fn the_line_with_once_runs_once_a_day_whatever_the_clocks_show() {
+    let (line, _) = recipes();
+    let servers = Servers::start().await;
+    for day in 0..2 {
+        for (server, ahead) in [(2, 3 * HOUR), (0, 0), (1, -40)] {
+            let clock = Clock::before_three(day, ahead + 2);
+            let mut cron = servers.cron(server, line, &clock, ahead);
+            eventually("it runs or skips the job", || cron.has_ended()).await;
+            assert_silent_success(&cron.output());
+        }
+        let ran = fs::read_to_string(servers.ran()).expect("it ran");
+        assert_eq!(ran, "2\n".repeat(usize::try_from(day).expect("a day") + 1));
+    }
+}
+
+#[tokio::test]
+async fn the_line_with_once_runs_once_on_three_servers_that_ask_at_the_same_time() {
+    let (line, _) = recipes();
+    let (servers, clock) = (Servers::start().await, Clock::before_three(0, 2));
+    let all: Vec<_> = (0..3).map(|server| servers.cron(server, line, &clock, 0)).collect();
+    for mut server in all {
+        eventually("it runs or skips the job", || server.has_ended()).await;
+        assert_silent_success(&server.output());
+    }
+    assert_eq!(servers.runs(), 1);
+}
+
+/// What the option `--per` is for, and that the tests above can fail: here each server asks for a minute of
+/// its own.
+#[tokio::test]
+async fn without_a_period_the_line_with_once_runs_once_a_minute() {
+    let (line, _) = recipes();
+    let minutely = line.replace("--per 1d ", "").replace("0 3 ", "1 3 ");
+    assert_eq!(minutely.len() + "--per 1d ".len(), line.len());
+    let servers = Servers::start().await;
+    for (line, before, runs) in [(line.replace("--per 1d ", ""), 2, 1), (minutely, -58, 2)] {
+        for server in 0..2 {
+            let mut cron = servers.cron(server, &line, &Clock::before_three(0, before), 0);
+            eventually("it runs or skips the job", || cron.has_ended()).await;
+            assert_silent_success(&cron.output());
+        }
+        assert_eq!(servers.runs(), runs);
+    }
+}
+
+#[tokio::test]
+async fn the_line_with_run_runs_once_on_three_servers_whose_clocks_differ_by_seconds() {
+    let (_, line) = recipes();
+    let (servers, clock) = (Servers::start().await, Clock::before_three(0, 2));
+    let all = [0, 1, 2].map(|server| servers.cron(server, line, &clock, -(server as i64)));
+    let mut all = Vec::from(all);
     // One runs the job and then holds the lock, the others are refused.
     eventually("two servers skip the job", || {
         all.iter_mut().filter_map(|server| server.has_ended().then_some(())).count() >= 2
@@ -191,9 +256,7 @@ async fn the_crontab_line_runs_once_on_three_servers_whose_clocks_differ() {
     let (skipped, holding): (Vec<_>, Vec<_>) =
         all.into_iter().map(|mut server| (server.has_ended(), server)).partition(|it| it.0);
     for (_, server) in skipped {
-        let output = server.output();
-        assert!(output.status.success(), "skipping is success: {output:?}");
-        assert!(output.stderr.is_empty(), "cron would mail this: {output:?}");
+        assert_silent_success(&server.output());
     }
     assert_eq!(holding.len(), 1, "one server holds the lock for --hold-at-least");
     for (_, server) in holding {
@@ -206,12 +269,13 @@ async fn the_crontab_line_runs_once_on_three_servers_whose_clocks_differ() {
 /// What the option is for, and that the test above can fail. Here each server's clock is behind that of
 /// the one before by as long as a job takes there, however slow the machine is.
 #[tokio::test]
-async fn without_hold_at_least_the_crontab_line_runs_on_each_of_them() {
-    let line = crontab(RECIPES).replace("--hold-at-least 5m ", "");
-    assert_ne!(line, crontab(RECIPES));
+async fn without_hold_at_least_the_line_with_run_runs_on_each_of_them() {
+    let (_, recipe) = recipes();
+    let line = recipe.replace("--hold-at-least 5m ", "");
+    assert_ne!(line, recipe);
     let servers = Servers::start().await;
     for server in 0..3 {
-        let mut cron = servers.cron(server, &line, &Clock::before_three());
+        let mut cron = servers.cron(server, &line, &Clock::before_three(0, 2), 0);
         eventually("the job is done", || cron.has_ended()).await;
         let output = cron.output();
         assert!(output.status.success(), "{output:?}");
@@ -221,27 +285,37 @@ async fn without_hold_at_least_the_crontab_line_runs_on_each_of_them() {
 
 #[test]
 fn the_readme_has_the_same_crontab_line() {
-    assert_eq!(crontab(README), crontab(RECIPES));
+    assert_eq!(crontabs(README), [recipes().0]);
 }
 
 #[test]
 fn systemd_accepts_the_units() {
-    let directory = tempfile::tempdir().expect("a directory");
     let units = blocks(RECIPES, "ini");
-    let [service, timer] = units[..] else { panic!("a service and a timer") };
-    let mut paths = Vec::new();
-    for (name, text) in [("nightly-report.service", service), ("nightly-report.timer", timer)] {
-        assert!(RECIPES.contains(&format!("`/etc/systemd/system/{name}`:")));
-        let path = directory.path().join(name);
-        fs::write(&path, text.replace(INSTALLED, FENCELOCK)).expect("a file");
-        paths.push(path);
+    let [service, timer, run] = units[..] else { panic!("a service, a timer and another command") };
+    // The line that replaces the service's.
+    let command = |unit: &'static str| {
+        let mut commands = unit.lines().filter(|line| line.starts_with("ExecStart="));
+        commands.next().filter(|_| commands.next().is_none()).expect("one command")
+    };
+    assert_eq!(run, format!("[Service]\n{}\n", command(run)));
+    let with_run = service.replace(command(service), command(run));
+    assert!(service.contains(" once ") && with_run.contains(" run "));
+    for service in [service, &with_run] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut paths = Vec::new();
+        for (name, text) in [("nightly-report.service", service), ("nightly-report.timer", timer)] {
+            assert!(RECIPES.contains(&format!("`/etc/systemd/system/{name}`:")));
+            let path = directory.path().join(name);
+            fs::write(&path, text.replace(INSTALLED, FENCELOCK)).expect("a file");
+            paths.push(path);
+        }
+        let mut verify = Command::new("systemd-analyze");
+        verify.args(["verify", "--man=no", "--recursive-errors=yes"]).args(&paths);
+        let output = verify.output().expect("systemd-analyze is installed: the package systemd");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let about_ours = said.lines().find(|line| line.contains("nightly-report"));
+        assert!(output.status.success() && about_ours.is_none(), "{output:?}");
     }
-    let mut verify = Command::new("systemd-analyze");
-    verify.args(["verify", "--man=no", "--recursive-errors=yes"]).args(&paths);
-    let output = verify.output().expect("systemd-analyze is installed: the package systemd");
-    let said = String::from_utf8_lossy(&output.stderr);
-    let about_ours = said.lines().find(|line| line.contains("nightly-report"));
-    assert!(output.status.success() && about_ours.is_none(), "{output:?}");
 }
 
 /// All YAML documents of the page.
@@ -262,8 +336,18 @@ async fn the_commands_for_kubernetes_run_the_job_under_the_lock() {
         ("CronJob", ("/spec/jobTemplate/spec/template/spec", "containers", "report.sh")),
         ("Deployment", ("/spec/template/spec", "initContainers", "migrate.sh")),
     ]);
-    let manifests = manifests();
-    assert_eq!(manifests.len(), pods.len());
+    let mut manifests = manifests();
+    assert_eq!(manifests.len(), pods.len() + 1);
+    // The CronJob with the other command of the page.
+    let command = manifests.iter().position(|it| it["kind"].is_null()).expect("a command");
+    let command = manifests.remove(command)["command"].take();
+    let with_run = manifests.iter().find(|it| it["kind"] == "CronJob").map(|cron_job| {
+        let mut cron_job = cron_job.clone();
+        let (spec, containers, _) = pods["CronJob"];
+        cron_job.pointer_mut(spec).expect("a pod")[containers][0]["command"] = command;
+        cron_job
+    });
+    manifests.extend(with_run);
     let redis = TestRedis::start().await.expect("redis-server is installed; ./test does that");
     for manifest in manifests {
         let (spec, containers, script) = pods[manifest["kind"].as_str().expect("a kind")];
