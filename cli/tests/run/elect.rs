@@ -2,6 +2,7 @@
 
 use std::process::Output;
 
+use fencelock_testkit::servers::TestZooKeeper;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -42,8 +43,9 @@ fn is_gone(command: rustix::process::Pid) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_leads_at_a_time_and_the_next_when_its_command_ends() {
     let here = Scratch::new();
-    let server = redis().await;
-    for url in [here.url(), server.url()] {
+    let (server, ensemble) = (redis().await, TestZooKeeper::standalone().await.expect("it starts"));
+    let zookeeper = format!("zk://{}/jobs", ensemble.connect_string());
+    for url in [here.url(), server.url(), zookeeper] {
         let mut one = elect(&here, &url, &["--words", "one:9000"], SERVES);
         let (first, _) = led(&one);
         let mut two = elect(&here, &url, &["--words", "two:9000"], SERVES);

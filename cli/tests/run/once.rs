@@ -4,6 +4,7 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use fencelock_testkit::servers::TestZooKeeper;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -45,8 +46,9 @@ fn until_waiting(here: &Scratch, name: &str, waiters: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tick_is_run_once() {
     let here = Scratch::new();
-    let server = redis().await;
-    for url in [here.url(), server.url()] {
+    let (server, ensemble) = (redis().await, TestZooKeeper::standalone().await.expect("it starts"));
+    let zookeeper = format!("zk://{}/jobs", ensemble.connect_string());
+    for url in [here.url(), server.url(), zookeeper] {
         let job = |more: &[&str]| {
             let job = ["--url", &url, "job", "--", "sh", "-c", "echo token $FENCELOCK_TOKEN"];
             once(&here, &[more, &job].concat())
@@ -206,6 +208,22 @@ async fn a_tick_that_cannot_be_marked_is_69() {
     let said = runner.complaints();
     assert!(said.contains("\"job\" on redis://"), "{said}");
     server.thaw().expect("thawed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_remember_ticks_is_78() {
+    let here = Scratch::new();
+    let servers = [redis().await, redis().await, redis().await];
+    let nodes = servers.each_ref().map(|server| server.addr().to_string());
+    let url = format!("redlock://{}", nodes.join(","));
+    fencelock::redlock::init(&url).await.expect("new nodes");
+    for command in ["once", "elect"] {
+        let job = ["--url", &url, "job", "--", "echo", "ran"];
+        let output = here.command(command, &job).output().expect("it runs");
+        let (code, printed, error) = said(&output);
+        assert_eq!((code, &*printed, error.lines().count()), (78, "", 1), "{error}");
+        assert!(error.contains("has no cells"), "{error}");
+    }
 }
 
 #[test]
