@@ -2,55 +2,15 @@
 //! same lock within an event, and may panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
-use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, Guard, Lock, Locks};
 use futures_util::FutureExt;
-use tokio::runtime::Builder;
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tracing::{Event, Subscriber};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
+use crate::program::{Hooks, on_a_thread, settle};
 use crate::scripted::{Call, Jumping, SECOND, Script, Scripted, TTL};
-
-/// Bounds a test that fails: a thread that waits for itself cannot.
-const AT_LAST: Duration = Duration::from_secs(10);
-
-type Hook = Box<dyn FnOnce() + Send>;
-
-/// Does something once, within the event of a loss.
-#[derive(Clone, Default)]
-struct AtALoss {
-    hook: Arc<Mutex<Option<Hook>>>,
-    has_returned: Arc<AtomicBool>,
-}
-
-impl AtALoss {
-    fn set(&self, hook: impl FnOnce() + Send + 'static) {
-        *self.hook.lock() = Some(Box::new(hook));
-    }
-
-    fn assert_called(&self) {
-        assert!(self.has_returned.load(Ordering::SeqCst), "no loss was reported");
-    }
-}
-
-impl<S: Subscriber> Layer<S> for AtALoss {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if event.metadata().fields().field("reason").is_none() {
-            return;
-        }
-        let hook = self.hook.lock().take();
-        if let Some(hook) = hook {
-            hook();
-            self.has_returned.store(true, Ordering::SeqCst);
-        }
-    }
-}
 
 /// A lock with hand-offs, of which one task has a turn and another one waits for the next.
 struct Scene {
@@ -58,7 +18,7 @@ struct Scene {
     locks: Locks,
     lock: Lock,
     clock: Arc<Jumping>,
-    at_a_loss: AtALoss,
+    hooks: Hooks,
     /// Of an earlier tenure, which was lost.
     stale: Guard,
     turn: Guard,
@@ -66,7 +26,7 @@ struct Scene {
 }
 
 impl Scene {
-    async fn begin(at_a_loss: AtALoss) -> Scene {
+    async fn begin(hooks: Hooks) -> Scene {
         let clock = Arc::new(Jumping::default());
         let (store, locks) = Script::new().local_handoffs(8).clock(clock.clone()).connect();
         let lock = locks.lock("a").local_handoffs(8);
@@ -76,7 +36,7 @@ impl Scene {
         assert!(!stale.is_held());
         let turn = timeout(SECOND, turn).await.expect("granted").unwrap().unwrap();
         let waiting = spawn_waiter(&lock).await;
-        Scene { store, locks, lock, clock, at_a_loss, stale, turn, waiting }
+        Scene { store, locks, lock, clock, hooks, stale, turn, waiting }
     }
 }
 
@@ -87,29 +47,9 @@ async fn spawn_waiter(lock: &Lock) -> JoinHandle<Result<Guard, Error>> {
     waiter
 }
 
-/// Lets the other tasks run until all of them wait.
-async fn settle() {
-    for _ in 0..50 {
-        yield_now().await;
-    }
-}
-
-/// Plays a scene on a thread of its own, which is left behind if it hangs.
+/// Plays a scene on a thread of its own.
 fn play(scene: impl AsyncFnOnce(Scene) + Send + 'static) {
-    let (ends, ended) = mpsc::channel();
-    std::thread::spawn(move || {
-        let at_a_loss = AtALoss::default();
-        let subscriber = tracing_subscriber::registry().with(at_a_loss.clone());
-        let _default = tracing::subscriber::set_default(subscriber);
-        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
-        let played = runtime.unwrap().block_on(async move {
-            let played = async { scene(Scene::begin(at_a_loss).await).await };
-            AssertUnwindSafe(played).catch_unwind().await
-        });
-        let _ = ends.send(played);
-    });
-    let played = ended.recv_timeout(AT_LAST).expect("the thread waits for itself");
-    played.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    on_a_thread(async |hooks| scene(Scene::begin(hooks).await).await);
 }
 
 /// A subscriber that ends a guard of the lock whose loss it is told of, and asks for the lock.
@@ -129,11 +69,11 @@ async fn until_granted(waiter: JoinHandle<Result<Guard, Error>>) -> Guard {
 #[test]
 fn a_subscriber_may_use_a_lock_whose_loss_the_end_of_a_turn_finds() {
     play(async |scene| {
-        scene.at_a_loss.set(uses(scene.lock.clone(), scene.stale));
+        scene.hooks.at_a_loss().set(uses(scene.lock.clone(), scene.stale));
         scene.clock.jump(TTL);
         // Too late, and the first to notice.
         drop(scene.turn);
-        scene.at_a_loss.assert_called();
+        scene.hooks.at_a_loss().assert_called();
         assert!(until_granted(scene.waiting).await.is_held());
     });
 }
@@ -141,12 +81,12 @@ fn a_subscriber_may_use_a_lock_whose_loss_the_end_of_a_turn_finds() {
 #[test]
 fn a_subscriber_may_use_a_lock_whose_loss_the_next_turn_finds() {
     play(async |scene| {
-        scene.at_a_loss.set(uses(scene.lock.clone(), scene.stale));
+        scene.hooks.at_a_loss().set(uses(scene.lock.clone(), scene.stale));
         drop(scene.turn);
         // Between the offer and the poll of the waiter that got it.
         scene.clock.jump(TTL);
         assert!(until_granted(scene.waiting).await.is_held());
-        scene.at_a_loss.assert_called();
+        scene.hooks.at_a_loss().assert_called();
     });
 }
 
@@ -154,20 +94,20 @@ fn a_subscriber_may_use_a_lock_whose_loss_the_next_turn_finds() {
 fn a_subscriber_may_use_a_lock_whose_loss_a_dropped_waiter_finds() {
     play(async |scene| {
         let last = spawn_waiter(&scene.lock).await;
-        scene.at_a_loss.set(uses(scene.lock.clone(), scene.stale));
+        scene.hooks.at_a_loss().set(uses(scene.lock.clone(), scene.stale));
         drop(scene.turn);
         // With the offer that it got.
         scene.waiting.abort();
         scene.clock.jump(TTL);
         assert!(until_granted(last).await.is_held());
-        scene.at_a_loss.assert_called();
+        scene.hooks.at_a_loss().assert_called();
     });
 }
 
 #[test]
 fn a_subscriber_that_panics_at_a_loss_leaves_the_lock_to_those_who_wait() {
     play(async |scene| {
-        scene.at_a_loss.set(|| panic!("a subscriber of the program"));
+        scene.hooks.at_a_loss().set(|| panic!("a subscriber of the program"));
         scene.clock.jump(TTL);
         let turn = scene.turn;
         assert!(catch_unwind(AssertUnwindSafe(|| drop(turn))).is_err());
@@ -179,13 +119,27 @@ fn a_subscriber_that_panics_at_a_loss_leaves_the_lock_to_those_who_wait() {
 }
 
 #[test]
+fn a_panic_of_the_waiter_that_finds_a_loss_leaves_the_lock_to_those_after_it() {
+    play(async |scene| {
+        let last = spawn_waiter(&scene.lock).await;
+        scene.hooks.at_a_loss().set(|| panic!("a subscriber of the program"));
+        drop(scene.turn);
+        // Between the offer and the poll of the waiter that got it.
+        scene.clock.jump(TTL);
+        let found = scene.waiting.await;
+        drop(found);
+        assert!(until_granted(last).await.is_held());
+    });
+}
+
+#[test]
 fn a_guard_that_is_dropped_after_its_validity_is_lost() {
     play(async |scene| {
         let plain = scene.locks.lock("b").acquire().await.unwrap();
-        scene.at_a_loss.set(|| {});
+        scene.hooks.at_a_loss().set(|| {});
         scene.clock.jump(TTL);
         drop(plain);
-        scene.at_a_loss.assert_called();
+        scene.hooks.at_a_loss().assert_called();
     });
 }
 
@@ -194,7 +148,7 @@ fn a_subscriber_that_panics_at_a_loss_does_not_keep_the_lock_from_others() {
     play(async |scene| {
         let plain = scene.locks.lock("b").acquire().await.unwrap();
         let released = scene.store.count(|call| *call == Call::Release);
-        scene.at_a_loss.set(|| panic!("a subscriber of the program"));
+        scene.hooks.at_a_loss().set(|| panic!("a subscriber of the program"));
         scene.clock.jump(TTL);
         assert!(catch_unwind(AssertUnwindSafe(|| plain.is_held())).is_err());
         std::mem::forget(plain);

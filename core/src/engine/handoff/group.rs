@@ -116,9 +116,20 @@ impl Group {
             self.watch(current, client);
             return Some(Advanced::Offered(waiter, current.number()));
         }
-        let ended = tenure.take().map(|tenure| tenure.owned);
-        self.serve(&mut state, client);
-        ended.map(Advanced::Ended)
+        let ended = self.end_tenure(&mut state, client);
+        ended.map(|tenure| Advanced::Ended(tenure.owned))
+    }
+
+    /// Ends the tenure, and has the store asked again for those who wait: what the caller does with the
+    /// tenure, once the group is unlocked, may panic.
+    pub(super) fn end_tenure(
+        self: &Arc<Group>,
+        state: &mut State,
+        client: &Arc<ClientInner>,
+    ) -> Option<Tenure> {
+        let ended = state.tenure.take();
+        self.serve(state, client);
+        ended
     }
 
     /// Watches over a tenure for which somebody waits.
@@ -171,15 +182,13 @@ impl Group {
             let mut state = self.state.lock();
             match &state.tenure {
                 Some(it) if it.id == tenure && (is_lost || it.is_missed(now)) => {
-                    let ended = state.tenure.take();
-                    self.serve(&mut state, client);
-                    ended
+                    self.end_tenure(&mut state, client)
                 }
                 _ => None,
             }
         };
-        drop(ended);
         self.remove_if_idle(client);
+        drop(ended);
     }
 
     pub(super) fn remove_if_idle(self: &Arc<Group>, client: &ClientInner) {

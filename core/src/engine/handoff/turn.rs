@@ -51,7 +51,7 @@ impl Offer {
         let now = client.now();
         let tenure = state.tenure.as_mut().filter(|tenure| tenure.number() == self.number)?;
         if !tenure.owned.hold.is_valid(now) {
-            let ended = state.tenure.take();
+            let ended = group.end_tenure(&mut state, &client);
             drop(state);
             drop(ended);
             return None;
