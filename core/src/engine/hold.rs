@@ -14,6 +14,7 @@ use tracing::Span;
 use crate::engine::cleanup::CleanupGuard;
 use crate::engine::downgrade::Downgrade;
 use crate::engine::metrics::Metrics;
+use crate::engine::program;
 use crate::engine::telemetry;
 use crate::store::claim::Claim;
 use crate::time::moment::Moment;
@@ -180,9 +181,9 @@ impl Hold {
         self.changed.notify_waiters();
         if let Some(reason) = lost {
             // The holder may not use the lock any more, so others need not wait until the guard is
-            // dropped, which a forgotten one never is. First, since a subscriber may panic.
+            // dropped, which a forgotten one never is.
             self.cleanup.leave();
-            self.span.in_scope(|| telemetry::lost(self.claim(), self.grant.token, reason));
+            telemetry::lost(&self.span, self.claim(), self.grant.token, reason);
         }
     }
 
@@ -199,6 +200,14 @@ impl Hold {
     /// first poll, counts.
     pub(crate) fn changed(&self) -> impl Future<Output = ()> + '_ {
         self.changed.notified()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // The worker may have the last reference.
+        let span = std::mem::replace(&mut self.span, Span::none());
+        program::call(|| drop(span));
     }
 }
 

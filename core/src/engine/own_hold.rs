@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::hold::Hold;
+use crate::engine::program;
 use crate::time::moment::Moment;
 use crate::types::mode::Mode;
 use crate::types::name::LockName;
@@ -66,7 +67,9 @@ pub(crate) fn log(lock: &LockName, wanted: Mode, mut holds: Vec<Arc<Hold>>, now:
     // All of them, so that readers and permits that come and go are logged together.
     let logged_before = holds.iter().filter(|hold| hold.mark_logged()).count();
     if let Some(why) = words(&holds).filter(|_| logged_before == 0) {
-        tracing::warn!(
-            target: "fencelock", %lock, mode = %wanted, %why, "still waiting, and there is no wait limit");
+        program::call(|| {
+            tracing::warn!(
+                target: "fencelock", %lock, mode = %wanted, %why, "still waiting, and there is no wait limit");
+        });
     }
 }

@@ -135,7 +135,7 @@ fn end_at(
         let ended = part.upgrade().and_then(|part| part.lock().take());
         if ended.is_some() && hold.valid_until().is_some() {
             let reason = LostReason::HoldLimit;
-            hold.span.in_scope(|| telemetry::lost(hold.claim(), hold.grant.token, reason));
+            telemetry::lost(&hold.span, hold.claim(), hold.grant.token, reason);
         }
     }
 }

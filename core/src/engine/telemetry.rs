@@ -2,6 +2,7 @@
 
 use tracing::Span;
 
+use crate::engine::program;
 use crate::store::claim::Claim;
 use crate::types::error::{Error, LostReason};
 use crate::types::mode::Mode;
@@ -33,13 +34,16 @@ pub(crate) fn release_span(claim: &Claim, store: &'static str, token: FencingTok
     tracing::debug_span!(target: "fencelock", "release", %lock, store, token)
 }
 
-/// Logs a loss.
-pub(crate) fn lost(claim: &Claim, token: FencingToken, reason: LostReason) {
-    let (lock, token) = (claim.name(), token.get());
-    tracing::warn!(target: "fencelock", %lock, token, reason = reason.as_str(), "lock lost");
+/// Logs a loss, within the span of the hold.
+pub(crate) fn lost(hold: &Span, claim: &Claim, token: FencingToken, reason: LostReason) {
+    let (lock, token, reason) = (claim.name(), token.get(), reason.as_str());
+    program::call(|| {
+        hold.in_scope(|| tracing::warn!(target: "fencelock", %lock, token, reason, "lock lost"));
+    });
 }
 
 /// Logs a lock that may stay in the store.
 pub(crate) fn left_behind(claim: &Claim, why: &Error) {
-    tracing::warn!(target: "fencelock", lock = %claim.name(), %why, "gave up releasing");
+    let lock = claim.name();
+    program::call(|| tracing::warn!(target: "fencelock", %lock, %why, "gave up releasing"));
 }

@@ -7,6 +7,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::cells::{Handle, Step, View, not_ours};
 use crate::engine::client::ClientInner;
+use crate::engine::program;
 use crate::recipes::participants::{self, Id};
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
 use crate::types::options::format_duration;
@@ -247,7 +248,9 @@ impl Drop for Withdrawal<'_> {
         self.client.reaper.runtime.spawn(async move {
             let _owed = owed;
             if let Err(error) = barrier.withdraw(id).await {
-                tracing::warn!(target: "fencelock", %error, "an arrival was not withdrawn");
+                program::call(|| {
+                    tracing::warn!(target: "fencelock", %error, "an arrival was not withdrawn");
+                });
             }
         });
     }

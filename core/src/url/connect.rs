@@ -21,6 +21,7 @@ use super::store_url::StoreUrl;
 use crate::backend::{current_runtime, invalid};
 use crate::engine::client::ClientInner;
 use crate::engine::connection::{Bound, Connection, Pending, Progress, is_transient};
+use crate::engine::program;
 use crate::locks::Locks;
 use crate::time::backoff::Backoff;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
@@ -287,7 +288,9 @@ async fn until_connected(
             Err(error) if is_transient(&error) => {
                 if std::mem::take(&mut is_first_error) {
                     let store = &target.redacted_url;
-                    tracing::warn!(target: "fencelock", %store, %error, "not connected yet");
+                    program::call(|| {
+                        tracing::warn!(target: "fencelock", %store, %error, "not connected yet");
+                    });
                 }
                 errors.send_replace(Some(error));
             }

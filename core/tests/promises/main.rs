@@ -15,6 +15,7 @@ mod connecting;
 mod holding;
 mod observing;
 mod options;
+mod panics;
 mod program;
 mod renewal;
 mod runtimes;

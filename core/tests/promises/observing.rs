@@ -1,7 +1,6 @@
 //! The program's own code that the library calls while it hands a lock on: a subscriber may use the
 //! same lock within an event, and may panic.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use fencelock_core::{Error, Guard, Lock, Locks};
@@ -10,11 +9,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::program::{Hooks, on_a_thread, settle};
-use crate::scripted::{Call, Jumping, SECOND, Script, Scripted, TTL};
+use crate::scripted::{Jumping, SECOND, Script, TTL};
 
 /// A lock with hand-offs, of which one task has a turn and another one waits for the next.
 struct Scene {
-    store: Arc<Scripted>,
     locks: Locks,
     lock: Lock,
     clock: Arc<Jumping>,
@@ -28,7 +26,7 @@ struct Scene {
 impl Scene {
     async fn begin(hooks: Hooks) -> Scene {
         let clock = Arc::new(Jumping::default());
-        let (store, locks) = Script::new().local_handoffs(8).clock(clock.clone()).connect();
+        let (_store, locks) = Script::new().local_handoffs(8).clock(clock.clone()).connect();
         let lock = locks.lock("a").local_handoffs(8);
         let stale = lock.acquire().await.unwrap();
         let turn = spawn_waiter(&lock).await;
@@ -36,7 +34,7 @@ impl Scene {
         assert!(!stale.is_held());
         let turn = timeout(SECOND, turn).await.expect("granted").unwrap().unwrap();
         let waiting = spawn_waiter(&lock).await;
-        Scene { store, locks, lock, clock, hooks, stale, turn, waiting }
+        Scene { locks, lock, clock, hooks, stale, turn, waiting }
     }
 }
 
@@ -109,8 +107,7 @@ fn a_subscriber_that_panics_at_a_loss_leaves_the_lock_to_those_who_wait() {
     play(async |scene| {
         scene.hooks.at_a_loss().set(|| panic!("a subscriber of the program"));
         scene.clock.jump(TTL);
-        let turn = scene.turn;
-        assert!(catch_unwind(AssertUnwindSafe(|| drop(turn))).is_err());
+        drop(scene.turn);
         assert!(until_granted(scene.waiting).await.is_held());
         drop(scene.stale);
         let next = timeout(SECOND, scene.lock.acquire()).await.expect("granted");
@@ -140,20 +137,6 @@ fn a_guard_that_is_dropped_after_its_validity_is_lost() {
         scene.clock.jump(TTL);
         drop(plain);
         scene.hooks.at_a_loss().assert_called();
-    });
-}
-
-#[test]
-fn a_subscriber_that_panics_at_a_loss_does_not_keep_the_lock_from_others() {
-    play(async |scene| {
-        let plain = scene.locks.lock("b").acquire().await.unwrap();
-        let released = scene.store.count(|call| *call == Call::Release);
-        scene.hooks.at_a_loss().set(|| panic!("a subscriber of the program"));
-        scene.clock.jump(TTL);
-        assert!(catch_unwind(AssertUnwindSafe(|| plain.is_held())).is_err());
-        std::mem::forget(plain);
-        let release = scene.store.until(released + 1, |call| *call == Call::Release);
-        timeout(SECOND, release).await.expect("it is released");
     });
 }
 

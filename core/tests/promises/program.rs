@@ -27,6 +27,8 @@ pub(crate) struct Hooks {
     at_an_end: Hooked,
     /// All events, as `message field=value …`.
     events: Arc<Mutex<Vec<String>>>,
+    /// The text of the events that panic.
+    panics_at: Arc<Mutex<Option<&'static str>>>,
 }
 
 #[derive(Clone, Default)]
@@ -69,6 +71,11 @@ impl Hooks {
         &self.at_an_end
     }
 
+    /// Panics in each event with this text.
+    pub(crate) fn panic_at(&self, text: &'static str) {
+        *self.panics_at.lock() = Some(text);
+    }
+
     /// The events with this text.
     pub(crate) fn events(&self, text: &str) -> Vec<String> {
         self.events.lock().iter().filter(|event| event.contains(text)).cloned().collect()
@@ -79,7 +86,9 @@ impl<S: Subscriber> Layer<S> for Hooks {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut text = Text::default();
         event.record(&mut text);
+        let panics = self.panics_at.lock().is_some_and(|at| text.0.contains(at));
         self.events.lock().push(text.0);
+        assert!(!panics, "a subscriber of the program");
         if event.metadata().fields().field("reason").is_some() {
             self.at_a_loss.call();
         }

@@ -1,6 +1,5 @@
 //! One turn of a tenure: offered to a waiter, begun, and passed on at its end.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use tracing::Span;
@@ -62,7 +61,7 @@ impl Offer {
         tenure.used += 1;
         let hold = tenure.owned.hold.clone();
         drop(state);
-        // From here on its drop ends the turn, also after a panic of the program's recorder of metrics.
+        // From here on its drop ends the turn, also after a panic of the program's subscriber.
         let mut turn = Turn {
             span: Span::none(),
             token,
@@ -108,20 +107,14 @@ impl Turn {
         }
         let now = self.client.now();
         // Too late, it is lost, and reported as that.
-        let reported = catch_unwind(AssertUnwindSafe(|| self.hold.is_held(now)));
+        self.hold.is_held(now);
         let lost = match self.hold.ending() {
             Some(Ending::Lost(reason)) => Some(reason),
             _ => None,
         };
         let held = now.duration_since(self.since);
-        let counted = catch_unwind(AssertUnwindSafe(|| {
-            self.client.metrics.ended(&self.group.request, held, lost);
-        }));
-        let ended = self.group.pass_on(&self.client, self.number);
-        match reported.and(counted) {
-            Ok(()) => ended,
-            Err(panic) => resume_unwind(panic),
-        }
+        self.client.metrics.ended(&self.group.request, held, lost);
+        self.group.pass_on(&self.client, self.number)
     }
 }
 

@@ -10,6 +10,7 @@ use metrics::{Key, Label, Level, Metadata, Recorder};
 
 use super::descriptions::{self, ACQUISITIONS, HANDOFFS, HELD, HOLD, LOST, RENEWAL, WAIT, WAITING};
 use super::{GrantedBy, Outcome};
+use crate::engine::program;
 use crate::store::claim::AcquireRequest;
 use crate::types::error::LostReason;
 use crate::types::mode::Mode;
@@ -126,14 +127,15 @@ impl Metrics {
     /// Calls `record` with the recorder, which has the descriptions by then. To describe a metric
     /// twice, when two threads find a new recorder at once, does no harm.
     fn with_recorder(&self, record: impl FnOnce(&dyn Recorder)) {
-        metrics::with_recorder(|recorder| {
+        let with_descriptions = |recorder: &dyn Recorder| {
             let address = std::ptr::from_ref(recorder).addr();
             if self.described.load(Ordering::Relaxed) != address {
                 descriptions::describe(recorder);
                 self.described.store(address, Ordering::Relaxed);
             }
             record(recorder);
-        });
+        };
+        program::call(|| metrics::with_recorder(with_descriptions));
     }
 }
 

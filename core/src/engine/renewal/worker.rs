@@ -17,6 +17,7 @@ use super::schedule::{Due, Entry, InFlight, Schedule, Task};
 use super::timing::{RECHECK, next_check, next_renewal, next_retry};
 use crate::engine::hold::{Ending, Hold};
 use crate::engine::own_hold;
+use crate::engine::program;
 use crate::engine::wait::Wait;
 use crate::store::claim::Claim;
 use crate::store::distributed_lock::{RenewOutcome, WaiterCheck};
@@ -230,7 +231,9 @@ impl RenewalWorker {
                 hold.is_held(now);
             }
             (None, Err(error)) => {
-                tracing::debug!(target: "fencelock", %error, "renewal unknown, deadline stands");
+                program::call(|| {
+                    tracing::debug!(target: "fencelock", %error, "renewal unknown, deadline stands");
+                });
             }
             (None, Ok(_)) => {}
         }
@@ -270,7 +273,9 @@ impl RenewalWorker {
             claim.wake();
         }
         if let Err(error) = answer {
-            tracing::debug!(target: "fencelock", %error, "the check of a waiter had no answer");
+            program::call(|| {
+                tracing::debug!(target: "fencelock", %error, "the check of a waiter had no answer");
+            });
         }
     }
 }
