@@ -79,6 +79,8 @@ pub struct Owner {
     holds: Arc<Holds>,
 }
 
+/// While it is locked, no hold ends and none is dropped: the program's subscriber, which sees both, may
+/// use the owner.
 type Holds = Mutex<HashMap<Key, Entry>>;
 
 /// A lock of a client. The entry's guards or asker keep the client, so that no other has its address.
@@ -168,7 +170,7 @@ impl Owner {
         let mut after = None;
         for (key, entry) in &*self.holds.lock() {
             let Entry::Held { hold, limit, .. } = entry else { continue };
-            if key.client != address || now >= *limit || !hold.is_held(now) {
+            if key.client != address || now >= *limit || !hold.is_valid(now) {
                 continue;
             }
             match key.lock.key().cmp(lock.key()) {
@@ -185,7 +187,7 @@ impl Owner {
         match holds.get(key) {
             Some(Entry::Asking(gate)) => return Next::Wait(gate.clone()),
             // After a loss a new hold is acquired, although guards of the lost one may be left.
-            Some(Entry::Held { hold, limit, shared }) if now < *limit && hold.is_held(now) => {
+            Some(Entry::Held { hold, limit, shared }) if now < *limit && hold.is_valid(now) => {
                 if let Some(shared) = shared.upgrade() {
                     return Next::Join(shared);
                 }
@@ -193,7 +195,12 @@ impl Owner {
             Some(Entry::Held { .. }) | None => {}
         }
         let gate = Gate { opened: CancellationToken::new(), is_try };
-        holds.insert(key.clone(), Entry::Asking(gate.clone()));
+        let before = holds.insert(key.clone(), Entry::Asking(gate.clone()));
+        drop(holds);
+        if let Some(Entry::Held { hold, .. }) = before {
+            // If it is lost, it is reported now.
+            hold.is_held(now);
+        }
         Next::Ask(Asking { holds: self.holds.clone(), key: key.clone(), gate })
     }
 }
@@ -283,7 +290,9 @@ impl Drop for Registered {
         if let Some(Entry::Held { shared, .. }) = holds.get(&self.key)
             && shared.strong_count() == 0
         {
-            holds.remove(&self.key);
+            let removed = holds.remove(&self.key);
+            drop(holds);
+            drop(removed);
         }
     }
 }

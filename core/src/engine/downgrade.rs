@@ -113,7 +113,9 @@ async fn ask(client: &ClientInner, hold: &Hold) -> Result<()> {
             Some(Ok(RenewOutcome::Renewed { valid_until })) => {
                 hold.downgrade().confirm();
                 // Too late means that the hold has ended, which the caller finds.
-                hold.extend(valid_until, client.now());
+                if hold.extend(valid_until, client.now()) {
+                    hold.was_extended();
+                }
                 return Ok(());
             }
             Some(Ok(RenewOutcome::Lost)) => {

@@ -127,7 +127,7 @@ impl Hold {
     }
 
     /// Moves the validity's end forward. `false` when the hold has ended or its validity has: a late
-    /// renewal revives nothing.
+    /// renewal revives nothing. The caller then calls [`was_extended`](Hold::was_extended).
     pub(crate) fn extend(&self, valid_until: Moment, now: Moment) -> bool {
         let new = valid_until.min(self.grant.limit.at);
         loop {
@@ -141,10 +141,15 @@ impl Hold {
             let (old, new) = (old.as_nanos(), new.as_nanos());
             let moved = self.until.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
             if moved.is_ok() {
-                self.changed.notify_waiters();
                 return true;
             }
         }
+    }
+
+    /// Notifies those who watch the end of the validity. While a mutex is locked it must not be called:
+    /// the program's wakers may use the client.
+    pub(crate) fn was_extended(&self) {
+        self.changed.notify_waiters();
     }
 
     /// Ends the hold because `until`, which must still be its end, has passed.

@@ -2,14 +2,15 @@
 //! same lock within an event, and may panic.
 
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 
-use fencelock_core::{Error, Guard, Lock, Locks};
+use fencelock_core::{Error, Guard, Lock, Locks, Owner, all};
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::program::{Hooks, on_a_thread, settle};
-use crate::scripted::{Jumping, SECOND, Script, TTL};
+use crate::scripted::{Call, Jumping, SECOND, Script, TTL};
 
 /// A lock with hand-offs, of which one task has a turn and another one waits for the next.
 struct Scene {
@@ -153,5 +154,97 @@ fn a_turn_that_ends_after_the_validity_is_counted_as_lost() {
         let seen = recorder.snapshotter().snapshot().into_vec();
         let lost = seen.iter().find(|(key, ..)| key.key().name() == "fencelock_lost_total");
         assert!(matches!(lost, Some((_, _, _, DebugValue::Counter(1)))), "{seen:#?}");
+    });
+}
+
+/// A waker, or a subscriber, that asks for a lock of the client that calls it.
+fn asks_for(lock: Lock) -> impl Fn() + Send + Sync {
+    move || drop(lock.try_acquire().now_or_never())
+}
+
+#[test]
+fn a_subscriber_may_use_the_owner_whose_acquisition_finds_a_loss() {
+    on_a_thread(async |hooks| {
+        let clock = Arc::new(Jumping::default());
+        let (_store, locks) = Script::new().clock(clock.clone()).connect();
+        let lock = locks.lock("a").owned_by(&Owner::new());
+        let _lost = lock.acquire().await.unwrap();
+        hooks.at_a_loss().set(asks_for(lock.clone()));
+        clock.jump(TTL);
+        assert!(lock.try_acquire().await.is_ok());
+        hooks.at_a_loss().assert_called();
+    });
+}
+
+#[test]
+fn a_subscriber_may_use_the_owner_that_is_asked_for_the_order() {
+    on_a_thread(async |hooks| {
+        let clock = Arc::new(Jumping::default());
+        let (_store, locks) = Script::new().clock(clock.clone()).connect();
+        let owner = Owner::new();
+        let lock = locks.lock("b").owned_by(&owner);
+        let lost = lock.acquire().await.unwrap();
+        hooks.at_a_loss().set(asks_for(lock));
+        clock.jump(TTL);
+        let earlier = all([locks.lock("a").owned_by(&owner)]).acquire().await;
+        assert!(earlier.unwrap().is_held() && !lost.is_held());
+        hooks.at_a_loss().assert_called();
+        assert_eq!(hooks.events("comes before one that it holds"), [""; 0], "it holds none");
+    });
+}
+
+#[test]
+fn a_subscriber_may_use_the_owner_whose_last_guard_ends() {
+    on_a_thread(async |hooks| {
+        let (_store, locks) = Script::new().connect();
+        let lock = locks.lock("a").owned_by(&Owner::new());
+        let guard = lock.acquire().await.unwrap();
+        settle().await;
+        hooks.at_an_end().set(asks_for(lock));
+        drop(guard);
+        settle().await;
+        hooks.at_an_end().assert_called();
+    });
+}
+
+#[test]
+fn a_subscriber_may_use_a_lock_at_the_end_of_a_hold_that_the_worker_had() {
+    on_a_thread(async |hooks| {
+        let clock = Arc::new(Jumping::default());
+        let (_store, locks) = Script::new().clock(clock.clone()).connect();
+        let lock = locks.lock("a");
+        let guard = lock.acquire().await.unwrap();
+        settle().await;
+        clock.jump(TTL);
+        assert!(!guard.is_held());
+        drop(guard);
+        settle().await;
+        hooks.at_an_end().set(asks_for(lock));
+        // The worker finds that it has ended.
+        sleep(2 * TTL).await;
+        hooks.at_an_end().assert_called();
+    });
+}
+
+struct Calls<F>(F);
+
+impl<F: Fn() + Send + Sync> Wake for Calls<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn a_waker_may_use_a_lock_at_a_renewal() {
+    on_a_thread(async |_| {
+        let (store, locks) = Script::new().connect();
+        let guard = locks.lock("a").acquire().await.unwrap();
+        let waker = Waker::from(Arc::new(Calls(asks_for(locks.lock("b")))));
+        let mut lost = Box::pin(guard.lost());
+        assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        sleep(TTL).await;
+        assert!(guard.is_held());
+        let asked = store.count(|call| *call == Call::Attempt);
+        assert_eq!(asked, 2, "the waker was called");
     });
 }

@@ -16,6 +16,8 @@ use crate::types::name::LockName;
 /// How many entries are searched for holds: some 10 us.
 const SEARCHED: usize = 1_000;
 
+/// While it is locked, no hold ends and none is dropped: the program's subscriber, which sees both, may
+/// use the client.
 #[derive(Default)]
 pub(super) struct Schedule {
     entries: HashMap<u64, Entry>,
@@ -56,6 +58,8 @@ pub(super) struct Due {
     /// What is waited for without a limit, and long: this client may hold it itself.
     pub(super) long_waits: HashSet<(LockName, Mode)>,
     pub(super) metrics: Option<Arc<Metrics>>,
+    /// Holds that have ended, to be dropped once the schedule is unlocked.
+    pub(super) ended: Vec<Entry>,
 }
 
 impl Schedule {
@@ -71,10 +75,11 @@ impl Schedule {
         self.by_due.insert((due, id));
     }
 
-    pub(super) fn remove(&mut self, id: u64) {
-        if let Some(entry) = self.entries.remove(&id) {
-            self.by_due.remove(&(entry.due, id));
-        }
+    #[must_use = "it is to be dropped once the schedule is unlocked"]
+    pub(super) fn remove(&mut self, id: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        self.by_due.remove(&(entry.due, id));
+        Some(entry)
     }
 
     pub(super) fn move_to(&mut self, id: u64, due: Moment, in_flight: InFlight) {
@@ -126,7 +131,7 @@ impl Schedule {
                 // Not due yet: most waiters whose check comes shortly after a renewal.
                 Some(next) if next == known => {}
                 Some((at, in_flight)) => self.move_to(id, at, in_flight),
-                None => self.remove(id),
+                None => due.ended.extend(self.remove(id)),
             }
         }
         let next = self.by_due.first().map_or(at_latest, |(due, _)| at_latest.min(*due));

@@ -74,7 +74,8 @@ impl RenewalWorker {
     }
 
     pub(crate) fn remove(&self, id: u64) {
-        self.schedule.lock().remove(id);
+        let removed = self.schedule.lock().remove(id);
+        drop(removed);
     }
 
     /// Renews a held claim that was woken.
@@ -194,7 +195,7 @@ impl RenewalWorker {
 
     /// Handles the answer, received at `now`, to a renewal of a batch that was sent at `sent`.
     fn renewed(&self, id: u64, answer: Result<RenewOutcome>, sent: Moment, now: Moment) {
-        let ended = {
+        let (hold, ended) = {
             let mut schedule = self.schedule.lock();
             let Some(entry) = schedule.get_mut(id) else { return };
             let Task::Hold(hold) = &entry.task else { return };
@@ -210,24 +211,22 @@ impl RenewalWorker {
                 Err(_) if in_flight == InFlight::No => return,
                 Err(_) => Some(next_retry(&hold, now)),
             };
-            match due {
+            let ended = match due {
                 Some(due) => {
                     schedule.move_to(id, due, InFlight::No);
                     self.wake_if_earlier(&schedule, due);
                     None
                 }
-                None => {
-                    schedule.remove(id);
-                    Some(hold)
-                }
-            }
+                None => schedule.remove(id),
+            };
+            (hold, ended)
         };
         match (ended, answer) {
-            (Some(hold), Ok(RenewOutcome::Lost)) => {
+            (Some(_), Ok(RenewOutcome::Lost)) => {
                 hold.end(Ending::Lost(LostReason::TakenAway), now);
             }
             // Extended too late: asking whether it is held ends it as expired.
-            (Some(hold), _) => {
+            (Some(_), _) => {
                 hold.is_held(now);
             }
             (None, Err(error)) => {
@@ -235,7 +234,7 @@ impl RenewalWorker {
                     tracing::debug!(target: "fencelock", %error, "renewal unknown, deadline stands");
                 });
             }
-            (None, Ok(_)) => {}
+            (None, Ok(_)) => hold.was_extended(),
         }
     }
 
