@@ -12,6 +12,7 @@ mod checking;
 mod clearing;
 mod closing;
 mod connecting;
+mod handoffs;
 mod holding;
 mod observing;
 mod options;

@@ -108,7 +108,7 @@ impl Group {
         let now = client.now();
         if current.owned.hold.is_valid(now)
             && current.used < self.request.local_handoffs
-            && now < current.ends
+            && now < current.next_turn_by()
             && let Some((_, waiter)) = waiting.pop_first()
         {
             current.offer += 1;
@@ -219,7 +219,11 @@ impl Tenure {
     }
 
     fn is_missed(&self, now: Moment) -> bool {
-        !self.is_running && now >= if self.used == 0 { self.first_ends } else { self.ends }
+        !self.is_running && now >= self.next_turn_by()
+    }
+
+    fn next_turn_by(&self) -> Moment {
+        if self.used == 0 { self.first_ends } else { self.ends }
     }
 }
 
