@@ -132,6 +132,11 @@ fn end_at(
     let store = client.store.clone();
     async move {
         store.clock().sleep_until(limit).await;
+        if store.clock().now() < limit {
+            // The clock has ended with its runtime, and all holds are about to: the guard believes that
+            // it holds the lock until then.
+            return;
+        }
         let ended = part.upgrade().and_then(|part| part.lock().take());
         if ended.is_some() && hold.valid_until().is_some() {
             let reason = LostReason::HoldLimit;
