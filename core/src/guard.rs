@@ -106,7 +106,7 @@ impl Guard {
         }
     }
 
-    fn span(&self) -> &Span {
+    pub(crate) fn span(&self) -> &Span {
         match &self.part {
             Part::Turn(turn) => &turn.span,
             Part::Whole(_) | Part::Share(_) => &self.hold().span,

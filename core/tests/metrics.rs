@@ -65,6 +65,42 @@ async fn metrics_count_waits_holds_outcomes_and_losses() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn metrics_count_each_turn_and_its_loss_once() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _installed = metrics::set_default_local_recorder(&recorder);
+    let locks = Memory::new().locks(settings()).unwrap();
+    let lock = locks.lock("a").local_handoffs(8);
+    let again = lock.clone();
+    let first = lock.acquire().await.unwrap();
+    let second = tokio::spawn(async move { again.acquire().await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    first.release().await.unwrap();
+    // A forgotten turn is not held any more after its loss.
+    std::mem::forget(second.await.unwrap());
+    let holder = &locks.inspect("a").await.unwrap().holders[0];
+    locks.evict("a", &holder.id).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let lost = lock.acquire().await.unwrap();
+    let holder = &locks.inspect("a").await.unwrap().holders[0];
+    locks.evict("a", &holder.id).await.unwrap();
+    lost.lost().await;
+    drop(lost);
+
+    let seen = seen(&snapshotter);
+    for expected in [
+        ("fencelock_acquisitions_total{store=memory,mode=exclusive,outcome=granted}", 3.0),
+        ("fencelock_handoffs_total{store=memory,mode=exclusive}", 1.0),
+        ("fencelock_hold_seconds{store=memory,mode=exclusive}", 3.0),
+        ("fencelock_held{store=memory,mode=exclusive}", 0.0),
+        ("fencelock_lost_total{store=memory,mode=exclusive,reason=taken_away}", 2.0),
+    ] {
+        let expected = (expected.0.to_owned(), expected.1);
+        assert!(seen.contains(&expected), "{expected:?} not in {seen:#?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn metrics_name_the_lock_on_request_and_time_renewals() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();

@@ -73,6 +73,28 @@ async fn spans_carry_the_token_and_a_loss_is_a_warning() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_loss_of_a_turn_names_its_own_token_and_is_logged_at_once() {
+    let _alone = ALONE.lock().await;
+    let (captured, _default) = capture();
+    let locks = Memory::new().locks(settings()).unwrap();
+    let lock = locks.lock("a").local_handoffs(8);
+    let first = lock.acquire().await.unwrap();
+    let second = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(Duration::from_millis(1)).await;
+    first.release().await.unwrap();
+    // Its end would not report it.
+    std::mem::forget(second.await.unwrap());
+    let holder = &locks.inspect("a").await.unwrap().holders[0];
+    locks.evict("a", &holder.id).await.unwrap();
+    sleep(60 * SECOND).await;
+
+    let text = captured.text();
+    let losses: Vec<_> = text.lines().filter(|line| line.contains("lock lost")).collect();
+    let expected = r#"hold{lock=a store="memory" mode=exclusive token=2}: fencelock: lock lost lock=a token=2"#;
+    assert!(losses.len() == 1 && losses[0].contains(expected), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_callers_span_is_not_changed_and_holds_are_not_inside_the_acquisition() {
     use tracing::Instrument;
 

@@ -17,6 +17,7 @@ use crate::engine::metrics::Metrics;
 use crate::engine::program;
 use crate::engine::telemetry;
 use crate::store::claim::Claim;
+use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::LostReason;
 use crate::types::mode::Mode;
@@ -47,6 +48,15 @@ pub(crate) struct Hold {
     downgrade: Downgrade,
     /// See [`mark_logged`](Hold::mark_logged).
     is_logged: AtomicBool,
+    /// Of a tenure, the turn that runs. Whoever takes it counts its end.
+    turn: Mutex<Option<RunningTurn>>,
+}
+
+/// The turn of a tenure that runs: a loss of the hold is logged and counted as its own.
+pub(crate) struct RunningTurn {
+    pub(crate) token: FencingToken,
+    pub(crate) span: Span,
+    pub(crate) since: Moment,
 }
 
 const ENDED: u64 = 0;
@@ -83,6 +93,7 @@ impl Hold {
             changed: Notify::new(),
             downgrade: Downgrade::default(),
             is_logged: AtomicBool::new(false),
+            turn: Mutex::default(),
         }
     }
 
@@ -180,15 +191,50 @@ impl Hold {
             Ending::Released => None,
             Ending::Lost(reason) => Some(reason),
         };
-        if let Some(request) = self.claim().counted() {
-            self.metrics.ended(request, now.duration_since(self.grant.since), lost);
-        }
         self.changed.notify_waiters();
-        if let Some(reason) = lost {
+        if lost.is_some() {
             // The holder may not use the lock any more, so others need not wait until the guard is
             // dropped, which a forgotten one never is.
             self.cleanup.leave();
-            telemetry::lost(&self.span, self.claim(), self.grant.token, reason);
+        }
+        let turn = self.turn.lock().take();
+        self.report(turn, now, lost);
+    }
+
+    /// Counts and logs an end: of the `turn`, or of the hold itself.
+    fn report(&self, turn: Option<RunningTurn>, now: Moment, lost: Option<LostReason>) {
+        // A tenure is counted turn by turn.
+        let is_counted = turn.is_some() || self.claim().counted().is_some();
+        let (token, span, since) = match &turn {
+            Some(turn) => (turn.token, &turn.span, turn.since),
+            None => (self.grant.token, &self.span, self.grant.since),
+        };
+        if is_counted {
+            self.metrics.ended(&self.claim().request, now.duration_since(since), lost);
+        }
+        if let Some(reason) = lost {
+            telemetry::lost(span, self.claim(), token, reason);
+        }
+        program::call(|| drop(turn));
+    }
+
+    /// `turn` runs from now on.
+    pub(crate) fn begin_turn(&self, turn: RunningTurn) {
+        let since = turn.since;
+        *self.turn.lock() = Some(turn);
+        // A loss since the turn was offered has not seen it.
+        if let Some(Ending::Lost(reason)) = self.ending()
+            && let Some(turn) = self.turn.lock().take()
+        {
+            self.report(Some(turn), since, Some(reason));
+        }
+    }
+
+    /// The turn that runs has ended, and the hold has not.
+    pub(crate) fn end_turn(&self, now: Moment) {
+        let turn = self.turn.lock().take();
+        if turn.is_some() {
+            self.report(turn, now, None);
         }
     }
 

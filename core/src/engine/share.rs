@@ -138,9 +138,11 @@ fn end_at(
             return;
         }
         let ended = part.upgrade().and_then(|part| part.lock().take());
-        if ended.is_some() && hold.valid_until().is_some() {
+        if let Some(SharedGuard { guard, .. }) = ended.as_deref()
+            && hold.valid_until().is_some()
+        {
             let reason = LostReason::HoldLimit;
-            telemetry::lost(&hold.span, hold.claim(), hold.grant.token, reason);
+            telemetry::lost(guard.span(), hold.claim(), guard.fencing_token(), reason);
         }
     }
 }

@@ -6,7 +6,7 @@ use tracing::Span;
 
 use super::group::Group;
 use crate::engine::client::ClientInner;
-use crate::engine::hold::{Ending, Hold};
+use crate::engine::hold::{Hold, RunningTurn};
 use crate::engine::metrics::GrantedBy;
 use crate::engine::owned_hold::{OwnedHold, not_held};
 use crate::engine::telemetry;
@@ -35,7 +35,6 @@ pub(crate) struct Turn {
     pub(crate) hold: Arc<Hold>,
     pub(crate) token: FencingToken,
     pub(crate) span: Span,
-    since: Moment,
     group: Arc<Group>,
     number: TurnNumber,
     is_over: bool,
@@ -65,16 +64,16 @@ impl Offer {
         let mut turn = Turn {
             span: Span::none(),
             token,
-            since: now,
             number: self.number,
             is_over: false,
             client,
             hold,
             group,
         };
-        turn.client.metrics.granted(&turn.group.request, now.duration_since(started), by);
         let store = turn.client.store.profile().store;
         turn.span = telemetry::hold_span(caller, turn.hold.claim(), store, token);
+        turn.client.metrics.granted(&turn.group.request, now.duration_since(started), by);
+        turn.hold.begin_turn(RunningTurn { token, span: turn.span.clone(), since: now });
         Some(turn)
     }
 }
@@ -107,13 +106,9 @@ impl Turn {
         }
         let now = self.client.now();
         // Too late, it is lost, and reported as that.
-        self.hold.is_held(now);
-        let lost = match self.hold.ending() {
-            Some(Ending::Lost(reason)) => Some(reason),
-            _ => None,
-        };
-        let held = now.duration_since(self.since);
-        self.client.metrics.ended(&self.group.request, held, lost);
+        if self.hold.is_held(now) {
+            self.hold.end_turn(now);
+        }
         self.group.pass_on(&self.client, self.number)
     }
 }
