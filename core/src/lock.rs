@@ -356,7 +356,7 @@ impl Lock {
     pub(crate) fn tell_own_hold(&self, error: Error) -> Error {
         let own = match (error.kind(), &self.request, self.connection.get()) {
             (ErrorKind::Busy | ErrorKind::WaitTimedOut, Ok(request), Some(client)) => {
-                own_hold::words(&client.worker.holds_of(&request.name, client.now()))
+                own_hold::words(request.mode, &client.worker.holds_of(&request.name, client.now()))
             }
             _ => None,
         };

@@ -16,28 +16,37 @@ use crate::types::name::LockName;
 /// How long a lock must have been held here, and waited for without a limit, to be logged.
 pub(crate) const LONG: Duration = Duration::from_secs(10);
 
-/// Why a lock is not free of which this client has the `holds`.
-pub(crate) fn words(holds: &[Arc<Hold>]) -> Option<String> {
+/// Why a lock that is `wanted` is not free of which this client has the `holds`.
+pub(crate) fn words(wanted: Mode, holds: &[Arc<Hold>]) -> Option<String> {
     let hold = holds.first()?;
+    let instead = match (wanted, hold.mode()) {
+        (Mode::Permits(_), Mode::Permits(_)) => "take what it needs at once, with permits(n)",
+        (Mode::Permits(_), _) | (_, Mode::Permits(_)) => {
+            "release what it holds first, or give the permits another name: a lock and permits of one \
+             name exclude each other"
+        }
+        (Mode::Exclusive, Mode::Shared) => {
+            "release the read guard first, or acquire write() at the beginning"
+        }
+        // Also a reader behind a writer of another client, which waits for the own reader.
+        (Mode::Exclusive | Mode::Shared, Mode::Exclusive) | (Mode::Shared, Mode::Shared) => {
+            "pass it the guard, or make both acquisitions owned_by one Owner"
+        }
+    };
     Some(match hold.mode() {
         Mode::Permits(_) => {
             let held: u64 = holds.iter().map(permits_of).sum();
             let permits = if held == 1 { "permit" } else { "permits" };
             format!(
                 "this client holds {held} {permits} itself: if other tasks do, that is a wait as any other; \
-                 code that acquires again while it holds may wait for itself: take what it needs at once, \
-                 with permits(n)"
+                 code that acquires again while it holds may wait for itself: {instead}"
             )
         }
-        mode => {
+        Mode::Exclusive | Mode::Shared => {
             let with_token = match hold.claim().local_handoffs() {
                 1 => format!(", with token {}", hold.grant.token),
                 // Each turn has another one.
                 _ => String::new(),
-            };
-            let instead = match mode {
-                Mode::Shared => "release the read guard first, or acquire write() at the beginning",
-                _ => "pass it the guard, or make both acquisitions owned_by one Owner",
             };
             format!(
                 "this client holds it itself{with_token}: if another task does, that is a wait as any \
@@ -66,7 +75,7 @@ pub(crate) fn log(lock: &LockName, wanted: Mode, mut holds: Vec<Arc<Hold>>, now:
     }
     // All of them, so that readers and permits that come and go are logged together.
     let logged_before = holds.iter().filter(|hold| hold.mark_logged()).count();
-    if let Some(why) = words(&holds).filter(|_| logged_before == 0) {
+    if let Some(why) = words(wanted, &holds).filter(|_| logged_before == 0) {
         program::call(|| {
             tracing::warn!(
                 target: "fencelock", %lock, mode = %wanted, %why, "still waiting, and there is no wait limit");

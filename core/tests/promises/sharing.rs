@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fencelock_core::memory::Memory;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
-    Error, ErrorKind, Locks, LostReason, Mode, Owner, ReleaseOutcome, Settings, all,
+    Error, ErrorKind, Lock, Locks, LostReason, Mode, Owner, ReleaseOutcome, Settings, all,
 };
 use futures_util::FutureExt;
 use tokio::task::yield_now;
@@ -181,6 +181,31 @@ async fn the_error_of_permits_says_how_many_are_held_here() {
         let theirs = other.semaphore("a", 3).wait_at_most(limit).acquire().await.unwrap_err();
         assert!(!theirs.message().contains("itself"), "{theirs}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_advice_on_an_own_hold_is_one_that_helps() {
+    let memory = Memory::new();
+    let [locks, other] = [(); 2].map(|()| memory.locks(Settings::default()).unwrap());
+    let error =
+        async |lock: Lock| lock.wait_at_most(ms(50)).acquire().await.unwrap_err().to_string();
+    // A writer of another client is between the two readers.
+    let _reader = locks.rw_lock("a").read().acquire().await.unwrap();
+    let writer = other.rw_lock("a").write();
+    let writer = tokio::spawn(async move { writer.acquire().await });
+    settle().await;
+    let text = error(locks.rw_lock("a").read()).await;
+    assert!(text.contains("owned_by one Owner") && !text.contains("release"), "{text}");
+    writer.abort();
+    // Permits have no owner, and those of a lock do not count for it.
+    let _lock = locks.lock("b").acquire().await.unwrap();
+    let text = error(locks.semaphore("b", 5)).await;
+    assert!(text.contains("give the permits another name"), "{text}");
+    assert!(text.contains("this client holds it itself") && !text.contains("Owner"), "{text}");
+    let _permit = locks.semaphore("c", 5).acquire().await.unwrap();
+    let text = error(locks.lock("c")).await;
+    assert!(text.contains("give the permits another name"), "{text}");
+    assert!(text.contains("holds 1 permit itself") && !text.contains("permits(n)"), "{text}");
 }
 
 /// Panics once, when a span of that name begins.
