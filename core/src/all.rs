@@ -30,7 +30,8 @@ const MOST: usize = 256;
 ///
 /// This excludes a deadlock only among locks that are acquired in one call: code that already holds a lock
 /// while it acquires others, also under one [`Owner`](crate::Owner), may deadlock with another, so set a wait limit.
-/// It is a warning in the log when an owner that holds a lock acquires one that comes before it in the order.
+/// When it may wait, it logs a warning for a lock whose owner already holds, by the same client, one that comes
+/// after it in the order. An acquisition of a single lock logs none.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
