@@ -458,18 +458,20 @@ pub(crate) async fn run_while<T, L>(
 }
 
 /// What work under locks returns that ended while they were held, after their releases: `done`, unless
-/// one of them was not held any more.
+/// one of them was not held any more. Other errors are logged.
 pub(crate) fn result_of_work<T>(
     done: T,
     releases: impl IntoIterator<Item = Result<()>>,
 ) -> Result<T> {
+    let mut result = Ok(done);
     for error in releases.into_iter().filter_map(Result::err) {
-        if error.kind() == ErrorKind::NotHeld {
-            return Err(error);
+        if error.kind() == ErrorKind::NotHeld && result.is_ok() {
+            result = Err(error);
+        } else {
+            tracing::warn!(target: "fencelock", %error, "the work is done, its release is not");
         }
-        tracing::warn!(target: "fencelock", %error, "the work is done, its release is not");
     }
-    Ok(done)
+    result
 }
 
 impl fmt::Debug for Guard {

@@ -10,23 +10,16 @@ use fencelock_core::{
     Error, ErrorKind, Lock, Locks, LostReason, Mode, Owner, ReleaseOutcome, Settings, all,
 };
 use futures_util::FutureExt;
-use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tracing::Subscriber;
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
+use crate::program::{on_a_thread, settle};
 use crate::scripted::{One, SECOND, Script, ms};
 
 fn memory() -> Locks {
     Memory::new().locks(Settings::default()).unwrap()
-}
-
-/// Lets the other tasks run until all of them wait.
-async fn settle() {
-    for _ in 0..50 {
-        yield_now().await;
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,6 +140,24 @@ async fn work_under_several_locks_has_no_result_if_one_was_not_held() {
     let three = all(["refused", "free", "taken"].map(|name| locks.lock(name)));
     let error = three.with(async |_| 42).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::NotHeld, Some("taken")), "{error}");
+}
+
+#[test]
+fn the_errors_of_all_releases_are_logged_or_returned() {
+    on_a_thread(async |hooks| {
+        let releases = |asked: One| async move {
+            match asked.of.name().as_str() {
+                "a" | "c" => Ok(ReleaseOutcome::Absent),
+                _ => Err(Error::new(ErrorKind::Refused, "not today")),
+            }
+        };
+        let (_store, locks) = Script::new().releases(releases).connect();
+        let all = all(["a", "b", "c", "d"].map(|name| locks.lock(name)));
+        let error = all.with(async |_| 42).await.unwrap_err();
+        assert_eq!((error.kind(), error.lock()), (ErrorKind::NotHeld, Some("a")), "{error}");
+        let logged = hooks.events("its release is not");
+        assert_eq!(logged.len(), 3, "{logged:?}");
+    });
 }
 
 #[tokio::test(start_paused = true)]
