@@ -3,13 +3,15 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use fencelock_core::{Clock, Guard, Lock, Moment, TokioClock};
+use fencelock_core::{AttemptOutcome, Clock, ErrorKind, Guard, Lock, Moment, TokioClock};
 use futures_util::FutureExt;
+use futures_util::future::join;
 use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::program::{Hooks, on_a_thread, settle};
-use crate::scripted::{Call, Jumping, SECOND, Script, ms};
+use crate::scripted::{Call, Jumping, One, SECOND, Script, granted, ms};
 
 async fn spawn_waiter(lock: &Lock) -> JoinHandle<Guard> {
     let lock = lock.clone();
@@ -77,5 +79,104 @@ fn a_limited_turn_does_not_end_early_with_its_clock() {
         settle().await;
         assert!(first.is_held());
         assert!((&mut next).now_or_never().is_none(), "two hold it");
+    });
+}
+
+#[test]
+fn a_waiter_whose_offer_was_revoked_is_the_next() {
+    on_a_thread(async |_| {
+        let (_store, locks) = Script::new().local_handoffs(8).connect();
+        let lock = locks.lock("a").local_handoffs(8);
+        let first = lock.acquire().await.unwrap();
+        let mut slow = Box::pin(lock.acquire());
+        assert!((&mut slow).now_or_never().is_none());
+        let second = spawn_waiter(&lock).await;
+        let third = spawn_waiter(&lock).await;
+        drop(first);
+        // It does not begin the turn in time.
+        sleep(ms(20)).await;
+        let second = timeout(SECOND, second).await.expect("granted").unwrap();
+        assert!((&mut slow).now_or_never().is_none(), "its turn is over");
+        drop(second);
+        settle().await;
+        let slow = slow.now_or_never().expect("it comes ahead of the third").unwrap();
+        drop(slow);
+        assert!(timeout(SECOND, third).await.expect("granted").unwrap().is_held());
+    });
+}
+
+#[test]
+fn a_group_that_is_not_listed_any_more_does_not_remove_its_successor() {
+    on_a_thread(async |_| {
+        let (store, locks) = Script::new().local_handoffs(8).connect();
+        let lock = locks.lock("a").local_handoffs(8);
+        let first = lock.acquire().await.unwrap();
+        let mut slow = Box::pin(lock.acquire());
+        assert!((&mut slow).now_or_never().is_none());
+        drop(first);
+        // Its offer is revoked, and nobody else waits: the group is removed.
+        sleep(ms(20)).await;
+        let second = lock.acquire().await.unwrap();
+        drop(slow);
+        let asked = store.count(is_attempt);
+        let third = spawn_waiter(&lock).await;
+        assert_eq!(store.count(is_attempt), asked, "it waits for its turn");
+        drop(second);
+        assert!(timeout(SECOND, third).await.expect("granted").unwrap().is_held());
+    });
+}
+
+#[test]
+fn a_grant_that_came_too_late_fails_one_waiter_only() {
+    on_a_thread(async |_| {
+        let attempts = |asked: One| async move {
+            match (asked.n, granted(&asked)) {
+                (0, Ok(AttemptOutcome::Granted { token, .. })) => {
+                    Ok(AttemptOutcome::Granted { token, valid_until: asked.at })
+                }
+                (_, answer) => answer,
+            }
+        };
+        let (_store, locks) = Script::new().local_handoffs(8).attempts(attempts).connect();
+        let lock = locks.lock("a").local_handoffs(8);
+        let (one, two) = (lock.acquire(), lock.acquire());
+        let (one, two) = timeout(SECOND, join(one, two)).await.expect("each has an answer");
+        assert_eq!(one.unwrap_err().kind(), ErrorKind::Lost);
+        assert!(two.unwrap().is_held());
+    });
+}
+
+#[test]
+fn the_limit_of_a_turn_is_logged_with_its_token() {
+    on_a_thread(async |hooks| {
+        let (_store, locks) = Script::new().local_handoffs(8).connect();
+        let lock = locks.lock("a").local_handoffs(8);
+        let first = lock.acquire().await.unwrap();
+        let second = spawn_waiter(&lock.clone().hold_at_most(SECOND)).await;
+        drop(first);
+        let second = second.await.unwrap();
+        second.lost().await;
+        settle().await;
+        let [logged] = &hooks.events("lock lost")[..] else { panic!("once") };
+        let token = format!("token={} ", second.fencing_token());
+        assert!(logged.contains(&token), "{logged}, and not {token}");
+    });
+}
+
+#[test]
+fn a_loss_while_a_turn_begins_is_reported_as_its_own() {
+    on_a_thread(async |hooks| {
+        let (_store, locks) = Script::new().local_handoffs(8).connect();
+        let lock = locks.lock("a").local_handoffs(8);
+        let first = lock.acquire().await.unwrap();
+        let second = spawn_waiter(&lock).await;
+        // The span of the second turn.
+        hooks.at_a_span().set(move || drop(locks.close().now_or_never()));
+        drop(first);
+        let second = second.await.unwrap();
+        hooks.at_a_span().assert_called();
+        assert!(!second.is_held());
+        let token = format!("token={} ", second.fencing_token());
+        assert_eq!(hooks.events("lock lost").iter().filter(|it| it.contains(&token)).count(), 1);
     });
 }

@@ -16,7 +16,7 @@ use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::program::{on_a_thread, settle};
-use crate::scripted::{One, SECOND, Script, ms};
+use crate::scripted::{Call, Jumping, One, SECOND, Script, granted, ms};
 
 fn memory() -> Locks {
     Memory::new().locks(Settings::default()).unwrap()
@@ -158,6 +158,49 @@ fn the_errors_of_all_releases_are_logged_or_returned() {
         let logged = hooks.events("its release is not");
         assert_eq!(logged.len(), 3, "{logged:?}");
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_locks_are_acquired_anew_if_one_was_lost_at_the_last_grant() {
+    let clock = Arc::new(Jumping::default());
+    let slow = clock.clone();
+    let attempts = move |asked: One| {
+        // The second answer is that for "b".
+        if asked.n == 1 {
+            slow.jump(2 * SECOND);
+        }
+        async move { granted(&asked) }
+    };
+    let (store, locks) = Script::new().clock(clock).attempts(attempts).connect();
+    let both = all([locks.lock("a").fixed_lease(SECOND), locks.lock("b")]);
+    let guards = both.acquire().await.unwrap();
+    assert!(guards.is_held(), "{guards:?}");
+    assert_eq!(store.count(|call| *call == Call::Attempt), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_locks_that_are_given_up_are_released_in_reverse() {
+    let released = Arc::new(Mutex::new(Vec::new()));
+    let seen = released.clone();
+    let releases = move |asked: One| {
+        seen.lock().push(asked.of.name().to_string());
+        async { Ok(ReleaseOutcome::Removed) }
+    };
+    let attempts = |asked: One| async move {
+        match asked.of.name().as_str() {
+            "d" => Err(Error::new(ErrorKind::Refused, "not today")),
+            _ => granted(&asked),
+        }
+    };
+    let (_store, locks) = Script::new().attempts(attempts).releases(releases).connect();
+    let error = all(["a", "b", "c", "d"].map(|name| locks.lock(name))).acquire().await.unwrap_err();
+    assert_eq!(error.lock(), Some("d"), "{error}");
+    settle().await;
+    assert_eq!(
+        *released.lock(),
+        ["d", "c", "b", "a"],
+        "another client is granted none before the last"
+    );
 }
 
 #[tokio::test(start_paused = true)]
