@@ -9,7 +9,7 @@ use fencelock_core::LostReason;
 use futures_util::FutureExt;
 use tokio::time::{sleep, timeout};
 
-use crate::program::on_a_thread;
+use crate::program::{on_a_thread, settle};
 use crate::scripted::{Call, Jumping, One, SECOND, Script, TTL, refused_connection, renewed};
 
 #[test]
@@ -80,6 +80,25 @@ fn a_panic_at_a_loss_reaches_neither_the_guard_nor_those_who_wait() {
     });
 }
 
+#[test]
+fn a_panic_at_the_end_of_a_span_does_not_end_the_renewal_of_others() {
+    on_a_thread(async |hooks| {
+        let clock = Arc::new(Jumping::default());
+        let (_store, locks) = Script::new().clock(clock.clone()).connect();
+        let short = locks.lock("a").fixed_lease(SECOND).acquire().await.unwrap();
+        let renewed = locks.lock("b").acquire().await.unwrap();
+        settle().await;
+        clock.jump(SECOND);
+        // The worker keeps what has ended until it was due.
+        assert!(!short.is_held());
+        drop(short);
+        settle().await;
+        hooks.at_an_end().set(|| panic!("a subscriber of the program"));
+        sleep(2 * TTL).await;
+        assert!(renewed.is_held(), "{:?}", renewed.lost().now_or_never());
+    });
+}
+
 #[cfg(feature = "metrics")]
 mod recorder {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +108,6 @@ mod recorder {
     };
 
     use super::*;
-    use crate::program::settle;
     use crate::scripted::waiting;
 
     /// Panics at each use, once told to.
