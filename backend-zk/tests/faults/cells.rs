@@ -245,9 +245,10 @@ async fn nothing_is_left_of_cells_that_were_removed_and_watches_that_were_droppe
     for round in 0..10u8 {
         write(&cell, &[round]).await;
         assert!(next(&mut watching).await.is_some());
-        let latch = one.latch("latch", 1);
-        let (opened, counted) = tokio::join!(latch.wait_at_most(LONG), latch.count_down());
-        assert!(opened.expect("an answer") && counted.expect("an answer") == 0);
+        let latch = one.latch("latch", 1).wait_at_most(LONG);
+        let (opened, counted) = tokio::join!(latch.wait(), latch.count_down());
+        opened.expect("open");
+        assert_eq!(counted.expect("an answer"), 0);
         latch.remove().await.expect("removed");
         one.counter("counter").add(1).await.expect("added");
         one.counter("counter").remove().await.expect("removed");
