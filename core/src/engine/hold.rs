@@ -48,7 +48,7 @@ pub(crate) struct Hold {
     downgrade: Downgrade,
     /// See [`mark_logged`](Hold::mark_logged).
     is_logged: AtomicBool,
-    /// Of a tenure, the turn that runs. Whoever takes it counts its end.
+    /// Of a tenure, the turn that runs. It is taken once, to report its end.
     turn: Mutex<Option<RunningTurn>>,
 }
 
@@ -157,7 +157,7 @@ impl Hold {
         }
     }
 
-    /// Notifies those who watch the end of the validity. While a mutex is locked it must not be called:
+    /// Notifies the tasks that watch the end of the validity. It must not be called while a mutex is locked:
     /// the program's wakers may use the client.
     pub(crate) fn was_extended(&self) {
         self.changed.notify_waiters();
@@ -223,10 +223,11 @@ impl Hold {
         let since = turn.since;
         *self.turn.lock() = Some(turn);
         // A loss since the turn was offered has not seen it.
-        if let Some(Ending::Lost(reason)) = self.ending()
-            && let Some(turn) = self.turn.lock().take()
-        {
-            self.report(Some(turn), since, Some(reason));
+        if let Some(Ending::Lost(reason)) = self.ending() {
+            let turn = self.turn.lock().take();
+            if turn.is_some() {
+                self.report(turn, since, Some(reason));
+            }
         }
     }
 

@@ -114,7 +114,7 @@ fn a_group_that_is_not_listed_any_more_does_not_remove_its_successor() {
         let mut slow = Box::pin(lock.acquire());
         assert!((&mut slow).now_or_never().is_none());
         drop(first);
-        // Its offer is revoked, and nobody else waits: the group is removed.
+        // Its offer is revoked, and no other waiter is left: the group is removed.
         sleep(ms(20)).await;
         let second = lock.acquire().await.unwrap();
         drop(slow);
