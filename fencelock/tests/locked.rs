@@ -1,5 +1,6 @@
 //! `#[locked]` acquires the lock that it names, with all its options; its messages: fencelock/macros/tests.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ enum Error {
 struct Shop {
     locks: Locks,
     stock: Vec<u32>,
+    sign: String,
 }
 
 impl Shop {
@@ -88,6 +90,70 @@ mod state {
     }
 }
 
+/// What the compiler converts to the return type. No lint fires at the code that is added to the functions,
+/// also none that only some programs turn on.
+#[deny(warnings, clippy::pedantic)]
+mod coercions {
+    use super::{Display, Duration, Locks, Shop, locked};
+
+    type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+    impl Shop {
+        #[locked(by = self.locks, name = &self.sign)]
+        pub(super) async fn sign(&self) -> fencelock::Result<&str> {
+            Ok(&self.sign)
+        }
+    }
+
+    #[locked(by = locks, name = "boxed")]
+    pub(super) async fn boxed(locks: &Locks) -> fencelock::Result<Box<dyn Display>> {
+        Ok(Box::new(1))
+    }
+
+    #[locked(by = locks, name = "stock/{left}")]
+    pub(super) async fn errors(locks: &Locks, left: u32) -> Result<u32, AnyError> {
+        if left == 0 {
+            return Err("sold out".into());
+        }
+        Err(Box::new(std::io::Error::other("no till")))
+    }
+
+    #[locked(by = locks, name = "slice")]
+    pub(super) async fn slice<'a>(locks: &Locks, of: &'a [u8; 2]) -> fencelock::Result<&'a [u8]> {
+        Ok(of)
+    }
+
+    #[locked(by = locks, name = "function")]
+    pub(super) async fn function(locks: &Locks) -> fencelock::Result<fn(&str) -> &str> {
+        Ok(|text| text.trim())
+    }
+
+    #[locked(by = locks, name = "tried", try)]
+    pub(super) async fn tried(locks: &Locks) -> fencelock::Result<Option<Box<dyn Display>>> {
+        Ok(Some(Box::new(2)))
+    }
+
+    #[locked(by = locks, name = "opaque")]
+    pub(super) async fn opaque(locks: &Locks, most: u32) -> Result<impl Display, AnyError> {
+        if most == 0 {
+            return Err("none".into());
+        }
+        Ok(most)
+    }
+
+    #[locked(by = locks, name = "returns")]
+    pub(super) async fn returns(locks: &Locks) -> fencelock::Result<Box<dyn Display>> {
+        return Ok(Box::new(3));
+    }
+
+    #[locked(by = locks, name = "loops")]
+    pub(super) async fn loops(locks: &Locks) -> fencelock::Result<Box<dyn Display>> {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
 #[locked(by = locks, name = "ends", ttl = "100ms", at_most = "1ms", wait = "0s")]
 async fn least(locks: &Locks) -> fencelock::Result<()> {
     Ok(())
@@ -106,7 +172,7 @@ async fn is_free(locks: &Locks, name: &str) -> bool {
 #[tokio::test]
 async fn the_lock_is_the_one_that_is_named_and_is_released_however_the_body_ends() {
     let locks = fencelock::connect("mem://").await.unwrap();
-    let mut shop = Shop { locks: locks.clone(), stock: vec![1, 2] };
+    let mut shop = Shop { locks: locks.clone(), stock: vec![1, 2], sign: String::new() };
     assert!(shop.buy(1).await.unwrap() > 0);
     assert!(is_free(&locks, "stock/1").await);
     assert_eq!(shop.buy(0).await.unwrap(), 0);
@@ -173,11 +239,31 @@ async fn return_types_are_aliases_and_opaque() {
     let locks = fencelock::connect("mem://").await.unwrap();
     state::LOCKS.set(locks.clone()).expect("it is set once");
     assert_eq!(state::alias().await.unwrap(), Some(3));
-    let shop = std::sync::Mutex::new(Shop { locks: locks.clone(), stock: vec![] });
+    let shop =
+        std::sync::Mutex::new(Shop { locks: locks.clone(), stock: vec![], sign: String::new() });
     let numbers =
         tokio::spawn(async move { opaque(&shop, 3).await.unwrap().map(Iterator::sum::<u32>) });
     assert_eq!(numbers.await.unwrap(), Some(3));
     let held = locks.lock("alias").acquire().await.unwrap();
     assert_eq!(state::alias().await.unwrap(), None, "it is held");
     held.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_body_returns_is_converted_to_the_return_type() {
+    let locks = fencelock::connect("mem://").await.unwrap();
+    let shop = Shop { locks: locks.clone(), stock: vec![], sign: "lamps".to_owned() };
+    assert_eq!(shop.sign().await.unwrap(), "lamps");
+    assert_eq!(coercions::boxed(&locks).await.unwrap().to_string(), "1");
+    assert_eq!(coercions::errors(&locks, 0).await.unwrap_err().to_string(), "sold out");
+    assert_eq!(coercions::errors(&locks, 1).await.unwrap_err().to_string(), "no till");
+    assert_eq!(coercions::slice(&locks, &[1, 2]).await.unwrap(), [1, 2]);
+    assert_eq!(coercions::function(&locks).await.unwrap()(" a "), "a");
+    let tried = coercions::tried(&locks).await.unwrap().expect("it is free");
+    assert_eq!(tried.to_string(), "2");
+    assert_eq!(coercions::opaque(&locks, 4).await.unwrap().to_string(), "4");
+    assert!(coercions::opaque(&locks, 0).await.is_err_and(|error| error.to_string() == "none"));
+    assert_eq!(coercions::returns(&locks).await.unwrap().to_string(), "3");
+    let limit = Duration::from_secs(5);
+    assert!(tokio::time::timeout(limit, coercions::loops(&locks)).await.is_err());
 }

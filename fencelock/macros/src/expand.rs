@@ -40,8 +40,18 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
         Mode::Write => quote!(__fencelock.rw_lock(#name).write()),
     };
     let guard = guard.map_or_else(|| quote!(_), |guard| quote!(#guard));
-    // It owns the arguments, so that the body may return what it borrows by them.
-    let work = quote!(async move |#guard: &::fencelock::Guard| -> #output #block);
+    // It owns the arguments, so that the body may return what it borrows by them. An async closure's
+    // return type does not reach its body, but that of a `return` does: so what the body returns is
+    // converted to it, as in an async fn.
+    let typed = Ident::new("__fencelock", at(&output));
+    let work = quote! {
+        async move |#guard: &::fencelock::Guard| -> #output {
+            if let ::core::option::Option::Some(#typed) = ::core::option::Option::None::<#output> {
+                return #typed;
+            }
+            #block
+        }
+    };
     // The type's own tokens, so that the compiler's error about it names it.
     let body = match tries {
         false => quote! {
