@@ -77,6 +77,18 @@ async fn opaque(
     Ok(Some(0..r#type))
 }
 
+#[locked(by = locks, name = "dyn")]
+async fn opaque_item(
+    locks: &Locks,
+) -> fencelock::Result<Box<dyn Iterator<Item = impl Display> + Send>> {
+    Ok(Box::new([1, 2].into_iter()))
+}
+
+#[locked(by = locks, name = "slice")]
+async fn opaque_slice(locks: &Locks) -> fencelock::Result<Box<[impl Display]>> {
+    Ok(Box::new([3]))
+}
+
 type Fallible<T> = Result<T, Error>;
 
 mod state {
@@ -244,6 +256,9 @@ async fn return_types_are_aliases_and_opaque() {
     let numbers =
         tokio::spawn(async move { opaque(&shop, 3).await.unwrap().map(Iterator::sum::<u32>) });
     assert_eq!(numbers.await.unwrap(), Some(3));
+    let items: Vec<_> = opaque_item(&locks).await.unwrap().map(|item| item.to_string()).collect();
+    assert_eq!(items, ["1", "2"]);
+    assert_eq!(opaque_slice(&locks).await.unwrap()[0].to_string(), "3");
     let held = locks.lock("alias").acquire().await.unwrap();
     assert_eq!(state::alias().await.unwrap(), None, "it is held");
     held.release().await.unwrap();

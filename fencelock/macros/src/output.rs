@@ -2,7 +2,8 @@
 //! decides, by the traits of `fencelock::__locked`.
 
 use syn::{
-    Error, GenericArgument, Path, PathArguments, Result, ReturnType, Signature, Type, parse_quote,
+    Error, GenericArgument, Path, PathArguments, Result, ReturnType, Signature, Type,
+    TypeParamBound, parse_quote,
 };
 
 /// The same text as in `fencelock::__locked`.
@@ -76,20 +77,31 @@ fn infer_opaque_types(output: &mut Type) {
         Type::Array(array) => infer_opaque_types(&mut array.elem),
         Type::Group(group) => infer_opaque_types(&mut group.elem),
         Type::Paren(paren) => infer_opaque_types(&mut paren.elem),
+        Type::Path(path) => infer_in_path(&mut path.path),
+        Type::Ptr(pointer) => infer_opaque_types(&mut pointer.elem),
         Type::Reference(reference) => infer_opaque_types(&mut reference.elem),
-        Type::Tuple(tuple) => tuple.elems.iter_mut().for_each(infer_opaque_types),
-        Type::Path(path) => {
-            for segment in &mut path.path.segments {
-                let PathArguments::AngleBracketed(arguments) = &mut segment.arguments else {
-                    continue;
-                };
-                for argument in &mut arguments.args {
-                    if let GenericArgument::Type(argument) = argument {
-                        infer_opaque_types(argument);
-                    }
+        Type::Slice(slice) => infer_opaque_types(&mut slice.elem),
+        Type::TraitObject(object) => {
+            for bound in &mut object.bounds {
+                if let TypeParamBound::Trait(bound) = bound {
+                    infer_in_path(&mut bound.path);
                 }
             }
         }
+        Type::Tuple(tuple) => tuple.elems.iter_mut().for_each(infer_opaque_types),
         _ => {}
+    }
+}
+
+fn infer_in_path(path: &mut Path) {
+    for segment in &mut path.segments {
+        let PathArguments::AngleBracketed(arguments) = &mut segment.arguments else { continue };
+        for argument in &mut arguments.args {
+            match argument {
+                GenericArgument::Type(argument) => infer_opaque_types(argument),
+                GenericArgument::AssocType(argument) => infer_opaque_types(&mut argument.ty),
+                _ => {}
+            }
+        }
     }
 }
