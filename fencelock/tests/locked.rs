@@ -89,6 +89,14 @@ async fn opaque_slice(locks: &Locks) -> fencelock::Result<Box<[impl Display]>> {
     Ok(Box::new([3]))
 }
 
+#[locked(by = locks, name = "inner")]
+#[deny(unused_variables)]
+async fn inner_attributes(locks: &Locks) -> fencelock::Result<u32> {
+    #![allow(unused_variables)]
+    let unused = 1;
+    Ok(2)
+}
+
 type Fallible<T> = Result<T, Error>;
 
 mod state {
@@ -244,6 +252,12 @@ async fn local_handoffs() {
     let tokens = tasks.collect::<tokio::task::JoinSet<_>>().join_all().await;
     let tokens: std::collections::BTreeSet<_> = tokens.into_iter().map(Result::unwrap).collect();
     assert_eq!(tokens.len(), 8, "each call has a token of its own");
+}
+
+#[tokio::test]
+async fn inner_attributes_are_those_of_the_function() {
+    let locks = fencelock::connect("mem://").await.unwrap();
+    assert_eq!(inner_attributes(&locks).await.unwrap(), 2);
 }
 
 #[tokio::test]

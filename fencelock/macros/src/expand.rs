@@ -3,14 +3,14 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Error, ItemFn, Result};
+use syn::{AttrStyle, Error, ItemFn, Result};
 
 use crate::arguments::{Arguments, Mode};
 use crate::output;
 
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let arguments: Arguments = syn::parse2(arguments)?;
-    let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)
+    let ItemFn { attrs, vis, sig, block, .. } = function(item)
         .map_err(|error| Error::new(error.span(), "expected an async fn with a body"))?;
     if sig.asyncness.is_none() {
         let expected = "expected an async fn, which can wait for a lock";
@@ -73,6 +73,15 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     })
 }
 
+/// The function, with the attributes that its body begins with before it, where they mean the same.
+fn function(item: TokenStream) -> Result<ItemFn> {
+    let mut function: ItemFn = syn::parse2(item)?;
+    for attribute in &mut function.attrs {
+        attribute.style = AttrStyle::Outer;
+    }
+    Ok(function)
+}
+
 /// The place of the user's `tokens`, for code that lints see as generated.
 pub(crate) fn at(tokens: &impl Spanned) -> Span {
     Span::call_site().located_at(tokens.span())
@@ -100,7 +109,7 @@ fn value_of_self(tokens: TokenStream) -> Option<Ident> {
 /// The function without the attribute, for an error: it stays, so that the compiler reports what else is
 /// wrong in it, but not what follows from the error.
 pub(crate) fn without_lock(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    let Ok(ItemFn { attrs, vis, mut sig, block, .. }) = syn::parse2(item.clone()) else {
+    let Ok(ItemFn { attrs, vis, mut sig, block, .. }) = function(item.clone()) else {
         return item;
     };
     if !output::is_pin(&sig) {

@@ -67,4 +67,11 @@ async fn tries_for_an_option(locks: &Locks) -> Option<u32> {
     Some(3)
 }
 
+// Its attributes are no error besides.
+#[locked(by = locks, name = "job")]
+fn inner_attributes(locks: &Locks) -> Result<()> {
+    #![allow(unused_variables)]
+    Ok(())
+}
+
 fn main() {}
