@@ -37,9 +37,12 @@ async fn a_redis_whose_clock_steps_shows_the_overlaps_that_its_profile_names() {
     assert_eq!(report["violations"], 0, "{report:#}");
 }
 
-/// Fault 33: redlock
+/// A node that steps ahead frees the locks that it holds, and another client may find a majority with it.
+/// Whether that happens in one round is chance, so the overlaps have no least number here.
+/// Fault 33: redlock (permitted: two may hold when a step ahead frees a lock at one node; tokens rise over
+/// all steps)
 #[tokio::test]
-async fn a_quorum_with_a_node_whose_clock_steps_keeps_its_promises() {
+async fn a_quorum_with_a_node_whose_clock_steps_overlaps_only_as_its_profile_admits() {
     let report = report(&[&["redlock-3", "--rounds", "1"][..], &SERVERS, &HOLDS].concat()).await;
     assert!(names_the_clock(&report), "{report:#}");
     assert_eq!(report["violations"], 0, "{report:#}");
