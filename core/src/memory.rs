@@ -224,7 +224,7 @@ struct MemoryCell {
 }
 
 impl MemoryCell {
-    /// Nothing is there, and nobody waits for it.
+    /// It has no content, and no client watches it.
     fn is_over(&self) -> bool {
         self.content.is_none() && self.notifiers.iter().all(|it| it.strong_count() == 0)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fencelock_core::{ErrorKind, Guard, Locks, LostReason};
+use fencelock_core::{ErrorKind, Guard, Keep, Locks, LostReason};
 use tokio::task::JoinSet;
 
 use crate::history::checker::Rules;
@@ -133,6 +133,15 @@ pub(super) async fn acquire(context: &Context, locks: &Locks, name: &str, how: H
     let lock = how.lock(locks, name);
     let acquired = context.soon(&format!("{name:?} is acquired as {how:?}"), lock.acquire()).await;
     acquired.expect("acquired")
+}
+
+/// Removes a cell of whatever kind.
+pub(super) async fn remove_cell(context: &Context, name: &str) {
+    let locks = context.client().await;
+    let there = context.soon("a cell is read", locks.read_cell(name)).await.expect("an answer");
+    let from = there.map(|content| content.stamp);
+    let removing = locks.swap_cell(name, from, None, Keep::Forever);
+    context.soon("it is removed", removing).await.expect("removed");
 }
 
 /// Every mode of the store that only one holder at a time can have.

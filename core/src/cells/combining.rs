@@ -1,8 +1,8 @@
 //! Changes of one process to a cell are combined: one write is in flight, and the changes that come
 //! meanwhile are applied together in the next. So clients contend, and not their tasks.
 //!
-//! Whoever finds no write in flight starts the task that makes them: a caller that is frozen or dropped
-//! stops no other.
+//! The caller that finds no write in flight starts the task that makes them: a caller that is frozen or
+//! dropped stops no other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,8 +95,8 @@ pub(crate) struct Key {
 }
 
 impl Kind {
-    /// The most changes in one write. One for a value of a program's own: whoever compares and sets it must have
-    /// seen all of what it replaces.
+    /// The most changes in one write. One for a value of a program's own: a caller that compares and sets it
+    /// must have seen all of what it replaces.
     fn most_together(self) -> usize {
         match self {
             Kind::Cell => 1,
@@ -140,7 +140,7 @@ struct Work {
     client: Arc<ClientInner>,
     cells: Cells,
     key: Key,
-    /// The entry is no longer this task's.
+    /// The entry belongs to another task by now, if there is one.
     is_done: bool,
 }
 

@@ -55,8 +55,8 @@ pub(crate) struct Record {
     pub(crate) version: u64,
     /// The largest fencing token that was written with; 0 for none.
     pub(crate) fence: u64,
-    /// When it ends, in ms of Unix time; `None` for never. Only data that nobody has changed for that long is
-    /// judged by a wall clock.
+    /// When it ends, in ms of Unix time; `None` for never. A wall clock judges only data
+    /// that was not changed for that long.
     pub(crate) until: Option<u64>,
     /// The stamp of its first write: a cell that was removed and created again is another.
     pub(crate) born: Stamp,

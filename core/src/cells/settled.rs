@@ -8,7 +8,7 @@
 //! - Others have written, but no more often than a record remembers: it was not made, and cannot be made
 //!   any more, since the stamp that it expects is gone for ever. (A first write expects that nothing is there;
 //!   if it is late, it can still be made after others have removed what they wrote.)
-//! - Otherwise nobody can tell, and the error says so.
+//! - Otherwise it is unknown, and the error says so.
 
 use std::sync::Arc;
 

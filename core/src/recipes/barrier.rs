@@ -1,4 +1,4 @@
-//! A cyclic barrier: nobody passes before all have arrived, round after round.
+//! A cyclic barrier: its parties pass together, when all have arrived, round after round.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -233,7 +233,7 @@ impl Barrier {
     }
 }
 
-/// The duty to take back an arrival that nobody waits for any more.
+/// The duty to take back an arrival whose future is gone.
 struct Withdrawal<'a> {
     barrier: &'a Barrier,
     client: Arc<ClientInner>,

@@ -46,15 +46,6 @@ async fn seen(context: &Context, observer: &mut Observer) -> Option<Leader> {
     context.soon("the observer is told", observer.next()).await.expect("an answer")
 }
 
-/// Removes what is remembered of the last leader.
-async fn forget(context: &Context, name: &str) {
-    let locks = context.client().await;
-    let there = context.soon("a look", locks.read_cell(name)).await.expect("an answer");
-    let from = there.map(|content| content.stamp);
-    let removing = locks.swap_cell(name, from, None, fencelock_core::Keep::Forever);
-    context.soon("it is removed", removing).await.expect("removed");
-}
-
 async fn one(context: Arc<Context>) {
     let name = context.name("scheduler");
     let inside = Arc::new(AtomicU32::new(0));
@@ -81,7 +72,7 @@ async fn one(context: Arc<Context>) {
     all.sort_unstable();
     all.dedup();
     context.assert_final(all.len() == 20, || "a term came twice".to_owned());
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn next(context: Arc<Context>) {
@@ -106,7 +97,7 @@ async fn next(context: Arc<Context>) {
     let led_by = leader(&context, &there).await.expect("it is held");
     assert!(String::from_utf8_lossy(led_by.words()).ends_with("by hand"), "{led_by:?}");
     context.release(guard.expect("acquired")).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn observed(context: Arc<Context>) {
@@ -147,7 +138,7 @@ async fn observed(context: Arc<Context>) {
         work::assert_kind(&error, ErrorKind::Closed);
     }
     resign(&context, term).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn words(context: Arc<Context>) {
@@ -160,7 +151,7 @@ async fn words(context: Arc<Context>) {
         assert_eq!((led_by.words(), led_by.term()), (words, term.fencing_token()));
     }
     resign(&context, term).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn old(context: Arc<Context>) {
@@ -177,7 +168,7 @@ async fn old(context: Arc<Context>) {
     assert_eq!(led_by.words(), b"second");
     resign(&context, second).await;
     drop(first);
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn again(context: Arc<Context>) {
@@ -208,7 +199,7 @@ async fn again(context: Arc<Context>) {
     let term = context.within(bound, "it leads again", leading).await.expect("no panic");
     assert!(term.is_ok() && terms.load(Ordering::SeqCst) == 2);
     context.until_free(&two, &name).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn cancelled(context: Arc<Context>) {
@@ -227,7 +218,7 @@ async fn cancelled(context: Arc<Context>) {
         drop(crate::cancel_points::DroppedAfter::polls(polls, election.campaign()).await);
         context.until_free(&one, &name).await;
     }
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn refused(context: Arc<Context>) {
@@ -239,5 +230,5 @@ async fn refused(context: Arc<Context>) {
     let error = term.proclaim([0; 4_097]).await.expect_err("too long");
     work::assert_kind(&error, ErrorKind::InvalidArgument);
     resign(&context, term).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }

@@ -59,15 +59,6 @@ async fn finish(context: &Context, run: Run) {
     context.soon("the tick is done", run.done()).await.expect("done");
 }
 
-/// Removes what is remembered of the job.
-async fn forget(context: &Context, name: &str) {
-    let locks = context.client().await;
-    let there = context.soon("a look", locks.read_cell(name)).await.expect("an answer");
-    let from = there.map(|content| content.stamp);
-    let removing = locks.swap_cell(name, from, None, fencelock_core::Keep::Forever);
-    context.soon("it is removed", removing).await.expect("removed");
-}
-
 async fn one_of_many(context: Arc<Context>) {
     let name = context.name("report");
     for round in 0..4 {
@@ -94,7 +85,7 @@ async fn one_of_many(context: Arc<Context>) {
         let ran = ran.load(Ordering::SeqCst);
         context.assert_final(ran == 1, || format!("the tick was run {ran} times"));
     }
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn done(context: Arc<Context>) {
@@ -122,7 +113,7 @@ async fn done(context: Arc<Context>) {
     }
     // A late one asks for what was done long ago.
     assert_done(&context, &two.once(&name).tick(Tick::number(7))).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn skewed(context: Arc<Context>) {
@@ -138,7 +129,7 @@ async fn skewed(context: Arc<Context>) {
         assert_done(&context, &once).await;
     }
     assert_done(&context, &ahead).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn taken_over(context: Arc<Context>) {
@@ -160,7 +151,7 @@ async fn taken_over(context: Arc<Context>) {
     finish(&context, second).await;
     let third = context.soon("it is told", waiting).await.expect("no panic").expect("an answer");
     assert!(matches!(third, Claimed::Done { .. }), "{third:?}");
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn failed(context: Arc<Context>) {
@@ -175,7 +166,7 @@ async fn failed(context: Arc<Context>) {
     let tried = once.run(async |_| Ok::<i32, Error>(7));
     assert_eq!(context.soon("it succeeds", tried).await.expect("ran"), Some(7));
     assert_done(&context, &once).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn never_twice(context: Arc<Context>) {
@@ -190,7 +181,7 @@ async fn never_twice(context: Arc<Context>) {
     finish(&context, again).await;
     finish(&context, runs(&context, &once(2)).await).await;
     assert_done(&context, &once(2)).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn lost(context: Arc<Context>) {
@@ -204,7 +195,7 @@ async fn lost(context: Arc<Context>) {
     let error = context.soon("an answer", first.done()).await.expect_err("it was lost");
     let is_told = matches!(error.kind(), ErrorKind::Stale | ErrorKind::Lost);
     context.assert_final(is_told, || format!("{error}"));
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn reply(context: Arc<Context>) {
@@ -217,7 +208,7 @@ async fn reply(context: Arc<Context>) {
         context.heal().await;
         assert_done(&context, &two.once(&name).tick(Tick::number(tick))).await;
     }
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn limit(context: Arc<Context>) {
@@ -229,7 +220,7 @@ async fn limit(context: Arc<Context>) {
     work::assert_kind(&error, ErrorKind::Lost);
     context.until_free(&context.client().await, &name).await;
     finish(&context, runs(&context, &once).await).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn excludes(context: Arc<Context>) {
@@ -243,7 +234,7 @@ async fn excludes(context: Arc<Context>) {
     work::assert_busy(&context, &locks, &name).await;
     finish(&context, run).await;
     context.release(context.acquire(&locks, &name).await).await;
-    forget(&context, &name).await;
+    work::remove_cell(&context, &name).await;
 }
 
 async fn refused(context: Arc<Context>) {

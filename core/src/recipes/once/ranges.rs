@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// The most ranges. Beyond them the two oldest become one, so that what is pushed out are numbers
-/// long ago that nobody has asked for, not a node's whose clock is hours off.
+/// of long ago, never those of a machine whose clock is hours off.
 const MOST: usize = 32;
 
 /// In order, with gaps between them.
