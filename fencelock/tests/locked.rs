@@ -161,6 +161,11 @@ mod coercions {
         Ok(most)
     }
 
+    #[rustfmt::skip]
+    #[locked(by = locks, name = "one line")]
+    pub(super) async fn one_line(locks: &Locks) -> fencelock::Result<u32> { Ok(5) }
+
+    #[allow(clippy::needless_return)]
     #[locked(by = locks, name = "returns")]
     pub(super) async fn returns(locks: &Locks) -> fencelock::Result<Box<dyn Display>> {
         return Ok(Box::new(3));
@@ -293,6 +298,7 @@ async fn what_the_body_returns_is_converted_to_the_return_type() {
     assert_eq!(coercions::opaque(&locks, 4).await.unwrap().to_string(), "4");
     assert!(coercions::opaque(&locks, 0).await.is_err_and(|error| error.to_string() == "none"));
     assert_eq!(coercions::returns(&locks).await.unwrap().to_string(), "3");
+    assert_eq!(coercions::one_line(&locks).await.unwrap(), 5);
     let limit = Duration::from_secs(5);
     assert!(tokio::time::timeout(limit, coercions::loops(&locks)).await.is_err());
 }

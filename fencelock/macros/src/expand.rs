@@ -3,14 +3,14 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{AttrStyle, Error, ItemFn, Result};
+use syn::{AttrStyle, Error, ItemFn, Result, parse_quote};
 
 use crate::arguments::{Arguments, Mode};
 use crate::output;
 
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let arguments: Arguments = syn::parse2(arguments)?;
-    let ItemFn { attrs, vis, sig, block, .. } = function(item)
+    let ItemFn { attrs, vis, sig, mut block, .. } = function(item)
         .map_err(|error| Error::new(error.span(), "expected an async fn with a body"))?;
     if sig.asyncness.is_none() {
         let expected = "expected an async fn, which can wait for a lock";
@@ -44,14 +44,17 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     // return type does not reach its body, but that of a `return` does: so what the body returns is
     // converted to it, as in an async fn.
     let typed = Ident::new("__fencelock", at(&output));
-    let work = quote! {
-        async move |#guard: &::fencelock::Guard| -> #output {
+    // Not before the body in a block around it, which makes the compiler warn of the body's own braces.
+    // The semicolon lets an empty body be reported as one.
+    block.stmts.insert(
+        0,
+        parse_quote! {
             if let ::core::option::Option::Some(#typed) = ::core::option::Option::None::<#output> {
                 return #typed;
-            }
-            #block
-        }
-    };
+            };
+        },
+    );
+    let work = quote!(async move |#guard: &::fencelock::Guard| -> #output #block);
     // The type's own tokens, so that the compiler's error about it names it.
     let body = match tries {
         false => quote! {

@@ -30,4 +30,7 @@ async fn has_another_error(locks: &Locks, text: &str) -> Result<u32> {
     Ok(text.parse()?)
 }
 
+#[locked(by = locks, name = "job")]
+async fn is_empty(locks: &Locks) -> Result<u32> {}
+
 fn main() {}
