@@ -212,13 +212,13 @@ impl Barrier {
             let Some(mut state) = State::read(there, parties)? else {
                 return Ok((Step::Keep, None));
             };
-            if state.arrived.contains(&id) {
-                state.arrived.retain(|it| *it != id);
-                return Ok((state.write(parties), None));
+            if state.before.contains(&id) {
+                return Ok((Step::Keep, Some(Trip { generation: state.generation })));
             }
-            let passed =
-                state.before.contains(&id).then_some(Trip { generation: state.generation });
-            Ok((Step::Keep, passed))
+            // Written also when it is not among them: an arrival that is still on its way expects what was
+            // there before, and would count although its party has given up.
+            state.arrived.retain(|it| *it != id);
+            Ok((state.write(parties), None))
         };
         self.handle.change_also_when_closing(Operation::Wait, withdraw).await
     }

@@ -388,3 +388,24 @@ fn the_end_of_the_runtime_ends_changes_and_waits() {
     });
     assert_eq!((ended.0.kind(), ended.1.kind()), (ErrorKind::Closed, ErrorKind::Closed));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_arrival_that_is_late_does_not_count_after_its_party_gave_up() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
+    let (one, two) = tokio::join!(here.arrive_and_wait(), there.arrive_and_wait());
+    assert!(one.is_ok() && two.is_ok());
+    let mut swaps = 0;
+    store.set(move |is_swap| {
+        swaps += u32::from(is_swap);
+        match (is_swap, swaps) {
+            (false, _) => Fate::Answered,
+            (true, 1) => Fate::Late(100 * SECOND),
+            (true, _) => Fate::RequestLost,
+        }
+    });
+    here.arrive_and_wait().await.unwrap_err();
+    store.set(|_| Fate::Answered);
+    sleep(200 * SECOND).await;
+    assert_eq!(there.arrived().await.unwrap(), 0, "it counts although nobody waits");
+}
