@@ -49,7 +49,7 @@ pub(crate) struct Hold {
     /// See [`mark_logged`](Hold::mark_logged).
     is_logged: AtomicBool,
     /// Of a tenure, the turn that runs. It is taken once, to report its end.
-    turn: Mutex<Option<RunningTurn>>,
+    turn: Mutex<Option<Box<RunningTurn>>>,
 }
 
 /// The turn of a tenure that runs: a loss of the hold is logged and counted as its own.
@@ -197,12 +197,16 @@ impl Hold {
             // dropped, which a forgotten one never is.
             self.cleanup.leave();
         }
-        let turn = self.turn.lock().take();
+        // A hold that is counted itself has no turns.
+        let turn = match self.claim().counted() {
+            Some(_) => None,
+            None => self.turn.lock().take(),
+        };
         self.report(turn, now, lost);
     }
 
     /// Counts and logs an end: of the `turn`, or of the hold itself.
-    fn report(&self, turn: Option<RunningTurn>, now: Moment, lost: Option<LostReason>) {
+    fn report(&self, turn: Option<Box<RunningTurn>>, now: Moment, lost: Option<LostReason>) {
         // A tenure is counted turn by turn.
         let is_counted = turn.is_some() || self.claim().counted().is_some();
         let (token, span, since) = match &turn {
@@ -215,13 +219,15 @@ impl Hold {
         if let Some(reason) = lost {
             telemetry::lost(span, self.claim(), token, reason);
         }
-        program::call(|| drop(turn));
+        if turn.is_some() {
+            program::call(|| drop(turn));
+        }
     }
 
     /// `turn` runs from now on.
     pub(crate) fn begin_turn(&self, turn: RunningTurn) {
         let since = turn.since;
-        *self.turn.lock() = Some(turn);
+        *self.turn.lock() = Some(Box::new(turn));
         // A loss since the turn was offered has not seen it.
         if let Some(Ending::Lost(reason)) = self.ending() {
             let turn = self.turn.lock().take();
@@ -258,8 +264,10 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         // The worker may have the last reference.
-        let span = std::mem::replace(&mut self.span, Span::none());
-        program::call(|| drop(span));
+        if !self.span.is_none() {
+            let span = std::mem::replace(&mut self.span, Span::none());
+            program::call(|| drop(span));
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The worker's tasks ordered by time: holds to renew or to expire, waiters to check.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+use rustc_hash::FxHashMap;
 
 use super::timing::{CHECK_GRID, join_window, resend_after};
 use crate::engine::hold::Hold;
@@ -20,7 +22,9 @@ const SEARCHED: usize = 1_000;
 /// use the client.
 #[derive(Default)]
 pub(super) struct Schedule {
-    entries: HashMap<u64, Entry>,
+    /// Their keys are the client's own numbers, which need no hash that withstands an attacker: that was a
+    /// thirtieth of a pair of the memory store.
+    entries: FxHashMap<u64, Entry>,
     by_due: BTreeSet<(Moment, u64)>,
     /// Until when the worker sleeps; only an earlier task wakes it.
     pub(super) sleeps_until: Option<Moment>,
