@@ -13,9 +13,8 @@ mod record;
 mod settled;
 mod watching;
 
-pub(crate) use cell::stale;
 pub use cell::{Cell, CellValue, CellVersion, CellWatch};
-pub(crate) use combining::{Combiners, Step, View};
+pub(crate) use combining::{Combiners, Step, View, require_token};
 pub(crate) use handle::{Handle, not_ours};
 pub(crate) use record::{Kind, MAX_BODY};
 pub(crate) use watching::Watchers;

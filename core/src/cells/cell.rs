@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::cells::watching::Watching;
-use crate::cells::{Handle, MAX_BODY, Step, View};
+use crate::cells::{Handle, MAX_BODY, Step, View, require_token};
 use crate::guard::Guard;
 use crate::store::cell_store::Stamp;
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
@@ -100,9 +100,9 @@ impl Cell {
             return Err(self.handle.explain(error, Operation::Write));
         }
         let token = guard.fencing_token().get();
-        let by = move |there: Option<View<'_>>| match there {
-            Some(view) if view.fence > token => Err(stale(token, view.fence)),
-            _ => Ok((Step::Write { body: body.clone(), fence: token }, ())),
+        let by = move |there: Option<View<'_>>| {
+            require_token(there, token)?;
+            Ok((Step::Write { body: body.clone(), fence: token }, ()))
         };
         self.handle.change(Operation::Write, by).await
     }
@@ -153,14 +153,6 @@ impl Cell {
             }
         }
     }
-}
-
-/// Why a write with `token` is refused.
-pub(crate) fn stale(token: u64, fence: u64) -> Error {
-    let message = format!(
-        "token {token} is smaller than {fence}, which was written before: a later holder has taken over"
-    );
-    Error::new(ErrorKind::Stale, message)
 }
 
 /// The value of a cell at one moment.

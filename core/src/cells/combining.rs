@@ -17,7 +17,7 @@ use crate::store::cell_store::{Cells, Keep, Stamp};
 use crate::store::panics::caught;
 use crate::sync::Mutex;
 use crate::time::backoff::Backoff;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::name::LockName;
 
 /// What a change makes of a cell.
@@ -39,6 +39,18 @@ pub(crate) struct View<'a> {
     pub(crate) stamp: Option<Stamp>,
     pub(crate) fence: u64,
     pub(crate) body: &'a [u8],
+}
+
+/// Refuses a write with a smaller fencing token than the cell has seen.
+pub(crate) fn require_token(there: Option<View<'_>>, token: u64) -> Result<()> {
+    let fence = there.map_or(0, |view| view.fence);
+    if fence <= token {
+        return Ok(());
+    }
+    let message = format!(
+        "token {token} is smaller than {fence}, which was written before: a later holder has taken over"
+    );
+    Err(Error::new(ErrorKind::Stale, message))
 }
 
 /// A change, and where its answer goes.

@@ -68,9 +68,8 @@ impl Handle {
         doing: Operation,
         by: impl FnMut(Option<View<'_>>) -> Result<(Step, A)> + Send + 'static,
     ) -> Result<A> {
-        let (client, cells, key) = self.resolved(doing).await?;
-        let changed = change(client, cells, key, by).await;
-        changed.map_err(|error| client.explain(error, doing, &key.name))
+        self.resolved(doing).await?;
+        self.change_also_when_closing(doing, by).await
     }
 
     /// As [`change`](Handle::change), also while the client is being closed: for what must not be left.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cells::{Handle, Step, View, not_ours, stale};
+use crate::cells::{Handle, Step, View, not_ours, require_token};
 use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::locks::Locks;
@@ -304,9 +304,9 @@ impl Term {
         let term = self.fencing_token().get();
         let mut body = term.to_be_bytes().to_vec();
         body.extend(words);
-        let write = move |there: Option<View<'_>>| match there {
-            Some(view) if view.fence > term => Err(stale(term, view.fence)),
-            _ => Ok((Step::Write { body: body.clone(), fence: term }, ())),
+        let write = move |there: Option<View<'_>>| {
+            require_token(there, term)?;
+            Ok((Step::Write { body: body.clone(), fence: term }, ()))
         };
         self.handle.change(Operation::Write, write).await
     }

@@ -8,7 +8,7 @@ mod tick;
 
 use std::time::Duration;
 
-use crate::cells::{Handle, Step, View, not_ours, stale};
+use crate::cells::{Handle, Step, View, not_ours, require_token};
 use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, invalid};
@@ -317,10 +317,8 @@ impl State {
 
     /// The state, for a write with `token`.
     fn fenced(there: Option<View<'_>>, token: u64) -> Result<State> {
-        match there {
-            Some(view) if view.fence > token => Err(stale(token, view.fence)),
-            there => State::read(there),
-        }
+        require_token(there, token)?;
+        State::read(there)
     }
 
     fn write(&self, token: u64) -> Step {
