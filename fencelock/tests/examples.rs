@@ -1,10 +1,10 @@
 //! The examples keep what they promise, on each store: they end with an error if not.
 
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use fencelock_testkit::servers::TestRedis;
+use fencelock_testkit::servers::{TestRedis, TestZooKeeper};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
@@ -28,17 +28,23 @@ enum Told {
     ByEnvironment,
 }
 
-async fn run(name: String, url: String, told: Told) {
-    let mut command = Command::new(program(&name));
+/// How an example has ended, and what it has printed.
+async fn output(name: &str, url: &str, told: Told, more: &[&str]) -> (ExitStatus, String) {
+    let mut command = Command::new(program(name));
     match told {
-        Told::ByArgument => command.arg(&url).env("FENCELOCK_URL", "none://"),
-        Told::ByEnvironment => command.env("FENCELOCK_URL", &url),
+        Told::ByArgument => command.arg(url).env("FENCELOCK_URL", "none://"),
+        Told::ByEnvironment => command.env("FENCELOCK_URL", url),
     };
-    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let running = command.args(more).stdin(Stdio::null()).kill_on_drop(true).output();
     let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
     let Output { status, stdout, stderr } = ended.expect("it ends").expect("it starts");
-    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    println!("== {name} {url}\n{out}{err}");
+    let printed = String::from_utf8_lossy(&stdout) + String::from_utf8_lossy(&stderr);
+    println!("== {name} {url} {more:?}\n{printed}");
+    (status, printed.into_owned())
+}
+
+async fn run(name: String, url: String, told: Told) {
+    let (status, _) = output(&name, &url, told, &[]).await;
     assert!(status.success(), "{name} {url}: {status}");
 }
 
@@ -51,7 +57,7 @@ async fn all_run(url: &str, told: Told) {
         let name = file.to_string_lossy().trim_end_matches(".rs").to_owned();
         examples.spawn(run(name, url.to_owned(), told));
     }
-    assert_eq!(examples.len(), 7);
+    assert_eq!(examples.len(), 10);
     examples.join_all().await;
 }
 
@@ -71,4 +77,26 @@ async fn the_examples_keep_their_promises_on_files() {
 async fn the_examples_keep_their_promises_on_redis() {
     let server = TestRedis::start().await.unwrap();
     all_run(&server.url(), Told::ByArgument).await;
+}
+
+#[tokio::test]
+async fn the_examples_keep_their_promises_on_zookeeper() {
+    let server = TestZooKeeper::standalone().await.unwrap();
+    // So that the node which is killed is followed soon.
+    let url = format!("zk://{}?session=3s", server.connect_string());
+    all_run(&url, Told::ByArgument).await;
+}
+
+/// Their checks can fail: without its latch, a batch is added up too early.
+#[tokio::test]
+async fn without_what_they_show_the_examples_fail() {
+    for (name, told) in [
+        ("batch", "the reducer has the results of all shards"),
+        ("nightly_job", "two nodes were at work at a time"),
+        ("order_numbers", "each number is drawn once"),
+        ("phases", "each shop knows the sales of all"),
+    ] {
+        let (status, printed) = output(name, "mem://", Told::ByArgument, &["--without"]).await;
+        assert!(!status.success() && printed.contains(told), "{name} --without: {status}");
+    }
 }
