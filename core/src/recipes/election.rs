@@ -152,7 +152,9 @@ impl Election {
     /// ```
     ///
     /// # Errors
-    /// The one that `work` returns; those of [`campaign`](Election::campaign) that no retry can help.
+    /// The one that `work` returns, also if it is [`ErrorKind::Lost`] or [`ErrorKind::Stale`]: a work whose
+    /// write is rejected waits for [`lost`](Term::lost) instead, to campaign again. Those of
+    /// [`campaign`](Election::campaign) that no retry can help.
     ///
     /// # Cancel safety
     /// Dropped at any await, it drops `work` and resigns.

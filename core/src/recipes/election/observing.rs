@@ -100,7 +100,8 @@ async fn follow(election: Election, latest: watch::Sender<Answer>) {
 
 impl Observer {
     /// Who leads: at the first call the present leader, then each change. `None` when there is no leader.
-    /// Changes in quick succession are one, which ends at the newest; terms never go back.
+    /// Changes in quick succession are one, which ends at the newest; terms never go back. A new leader may come
+    /// twice: first with the label of its client, then with its [words](Leader::words).
     ///
     /// # Errors
     /// The store's. They do not end it: another call waits for the next answer.
