@@ -6,8 +6,9 @@
 //! - Its record has the write's stamp: the write was made.
 //! - The cell is as it was before: the same write, with the same stamp, is sent again.
 //! - Others have written, but no more often than a record remembers: it was not made, and cannot be made
-//!   any more, since the stamp that it expects is gone for ever. (A first write expects that nothing is there;
-//!   if it is late, it can still be made after others have removed what they wrote.)
+//!   any more, since the stamp that it expects is gone for ever. (A first write expects that nothing is there:
+//!   if it is late, it can still be made after others have removed what they wrote; and it may have been made
+//!   if it was removed before others wrote.)
 //! - Otherwise it is unknown, and the error says so.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Rules of hand-offs and downgrades, checked exhaustively: all orders in which requests can be made,
+//! Rules of hand-offs, downgrades and cells, checked exhaustively: all orders in which requests can be made,
 //! answered, lost, repeated and late.
 //!
 //! Each model restates the steps of a store, which are scripts or requests. With the rule it holds;
@@ -6,9 +6,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cell_on_zookeeper;
 mod downgrade_on_redis;
 mod downgrade_on_zookeeper;
+mod latch;
 mod reserved_tokens;
+mod settled_writes;
+mod shared_watch;
 
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -1,0 +1,269 @@
+//! A cell in ZooKeeper: which nodes make a write that is executed late find what it was computed from, or
+//! nothing. Each transaction is one step; all interleave.
+//!
+//! A stamp that is gone never comes back; the versions of nodes do.
+
+use std::collections::BTreeSet;
+
+use stateright::{Model, Property};
+
+use crate::{breaks, holds};
+
+const FROM: &str = "a write replaces what it was computed from";
+const ONE: &str = "a cell has one content";
+const EXPLAINED: &str = "a refused write finds another content";
+const LATE: &str = "a write is refused since its cell was removed and written again";
+
+/// Where a cell is, and what a write compares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layout {
+    /// A node with the content, and one below it that is named by the stamp, which each write replaces in the
+    /// same transaction; as in the store.
+    NodeOfTheStamp,
+    /// The same, with the lower node replaced by a request of its own after the content.
+    TwoRequests,
+    /// A node with the content; a write expects its version.
+    Version,
+    /// A container that the server removes when it is empty, with one node below it. The first write expects
+    /// the version of the container, the others the node's name.
+    Container,
+}
+
+/// The client that writes, and which of its writes it is.
+type Stamp = (usize, u8);
+
+/// How many changes a client makes.
+const MOST: u8 = 2;
+const CLIENTS: usize = 3;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Nodes {
+    /// The upper node: its data and its version.
+    upper: Option<(Option<Stamp>, u8)>,
+    lower: BTreeSet<Stamp>,
+}
+
+/// What was read, and what is to be there in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Write {
+    from: Option<Stamp>,
+    version: Option<u8>,
+    to: Option<Stamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Idle,
+    Sent(Write),
+    /// It has replaced the content, and is about to replace the lower node.
+    Between(Write),
+    Refused(Write),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    nodes: Nodes,
+    clients: [(Phase, u8); CLIENTS],
+    is_from_another: bool,
+    is_unexplained: bool,
+    /// The stamps that were there and are not any more, without a change since the last removal.
+    removed: BTreeSet<Stamp>,
+    is_late: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    /// Reads the cell, and sends a write or a removal.
+    Write(usize),
+    Remove(usize),
+    /// The server executes the request, however late.
+    Execute(usize),
+    Explain(usize),
+    /// The server removes an empty container.
+    CleanUp,
+}
+
+impl Nodes {
+    fn content(&self, layout: Layout) -> Option<Stamp> {
+        match layout {
+            Layout::Container => self.lower.last().copied(),
+            _ => self.upper.and_then(|(content, _)| content),
+        }
+    }
+
+    fn version(&self) -> Option<u8> {
+        self.upper.map(|(_, version)| version)
+    }
+
+    fn set_data(&mut self, to: Stamp) {
+        let version = self.version().map_or(0, |version| version + 1);
+        self.upper = Some((Some(to), version));
+    }
+
+    /// One transaction, as a whole or not at all.
+    fn execute(&mut self, layout: Layout, write: Write) -> bool {
+        let mut next = self.clone();
+        let is_possible = match layout {
+            Layout::NodeOfTheStamp => next.replace(write) && next.put(write),
+            Layout::TwoRequests => {
+                let is_there = write.from.is_none_or(|from| self.lower.contains(&from));
+                is_there && self.upper.is_some() == write.from.is_some() && next.put(write)
+            }
+            Layout::Version => self.version() == write.version && next.put(write),
+            Layout::Container => next.put_below(write),
+        };
+        if is_possible {
+            *self = next;
+        }
+        is_possible
+    }
+
+    fn put(&mut self, write: Write) -> bool {
+        match write.to {
+            Some(to) if write.from.is_some() || self.upper.is_none() => self.set_data(to),
+            Some(_) => return false,
+            None => self.upper = None,
+        }
+        true
+    }
+
+    /// Replaces the lower node.
+    fn replace(&mut self, write: Write) -> bool {
+        let is_there = write.from.is_none_or(|from| self.lower.remove(&from));
+        self.lower.extend(write.to);
+        is_there
+    }
+
+    fn put_below(&mut self, write: Write) -> bool {
+        if let (None, Some(_)) = (write.from, write.to) {
+            // Another request has created it, where it was missing.
+            let version = self.version().unwrap_or(0);
+            if version != write.version.unwrap_or(0) {
+                return false;
+            }
+            self.upper = Some((None, version + 1));
+        }
+        self.replace(write)
+    }
+}
+
+impl Model for Layout {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            nodes: Nodes::default(),
+            clients: [(Phase::Idle, 0); CLIENTS],
+            is_from_another: false,
+            is_unexplained: false,
+            removed: BTreeSet::new(),
+            is_late: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        for (client, (phase, count)) in state.clients.iter().enumerate() {
+            match phase {
+                Phase::Idle if *count < MOST => {
+                    steps.push(Step::Write(client));
+                    if state.nodes.content(*self).is_some() {
+                        steps.push(Step::Remove(client));
+                    }
+                }
+                Phase::Idle => {}
+                Phase::Sent(_) | Phase::Between(_) => steps.push(Step::Execute(client)),
+                Phase::Refused(_) => steps.push(Step::Explain(client)),
+            }
+        }
+        if *self == Layout::Container && state.nodes.lower.is_empty() {
+            steps.push(Step::CleanUp);
+        }
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let mut next = last.clone();
+        match step {
+            Step::Write(client) | Step::Remove(client) => {
+                let (phase, count) = &mut next.clients[client];
+                let to = matches!(step, Step::Write(_)).then_some((client, *count));
+                let (from, version) = (last.nodes.content(*self), last.nodes.version());
+                *phase = Phase::Sent(Write { from, version, to });
+                *count += 1;
+            }
+            Step::Execute(client) => {
+                next.clients[client].0 = match last.clients[client].0 {
+                    Phase::Sent(write) => {
+                        let is_other = last.nodes.content(*self) != write.from;
+                        match next.nodes.execute(*self, write) {
+                            true => {
+                                next.is_from_another |= is_other;
+                                next.removed.extend(write.from.filter(|_| write.to.is_none()));
+                                match self {
+                                    Layout::TwoRequests => Phase::Between(write),
+                                    _ => Phase::Idle,
+                                }
+                            }
+                            false => {
+                                let removed =
+                                    write.from.is_some_and(|it| last.removed.contains(&it));
+                                next.is_late |= removed && last.nodes.content(*self).is_some();
+                                Phase::Refused(write)
+                            }
+                        }
+                    }
+                    Phase::Between(write) => {
+                        next.nodes.replace(write);
+                        Phase::Idle
+                    }
+                    Phase::Idle | Phase::Refused(_) => return None,
+                };
+            }
+            Step::Explain(client) => {
+                let Phase::Refused(write) = last.clients[client].0 else { return None };
+                let there = last.nodes.content(*self);
+                next.is_unexplained |= there.is_some() && there == write.from;
+                next.clients[client].0 = Phase::Idle;
+            }
+            Step::CleanUp => next.nodes.upper = None,
+        }
+        (next != *last).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Layout>> {
+        vec![
+            Property::always(FROM, |_, state: &State| !state.is_from_another),
+            Property::always(ONE, |layout: &Layout, state: &State| match layout {
+                Layout::NodeOfTheStamp => {
+                    let content = state.nodes.content(*layout);
+                    state.nodes.lower.iter().copied().eq(content)
+                }
+                Layout::TwoRequests | Layout::Version => true,
+                Layout::Container => state.nodes.lower.len() <= 1,
+            }),
+            Property::always(EXPLAINED, |_, state: &State| !state.is_unexplained),
+            Property::sometimes(LATE, |_, state: &State| state.is_late),
+        ]
+    }
+}
+
+#[test]
+fn a_node_of_the_stamp_refuses_what_is_late() {
+    holds(Layout::NodeOfTheStamp, 5_000);
+}
+
+#[test]
+fn two_requests_for_two_nodes_let_a_second_write_in() {
+    breaks(Layout::TwoRequests, FROM);
+}
+
+#[test]
+fn a_version_comes_back_after_a_removal() {
+    breaks(Layout::Version, FROM);
+}
+
+#[test]
+fn a_container_with_versions_lets_a_late_first_write_in() {
+    breaks(Layout::Container, FROM);
+    breaks(Layout::Container, ONE);
+}
