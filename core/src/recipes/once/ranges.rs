@@ -2,8 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-/// The most ranges. Beyond them the two oldest become one, so that what is pushed out are numbers
-/// of long ago, never those of a machine whose clock is hours off.
+/// The most ranges. Beyond them the narrowest gap is closed, the oldest if several are: what counts as done
+/// without having been is as little as can be, and never all that lies between the ticks of a machine whose clock
+/// is hours ahead and those of the others.
 const MOST: usize = 32;
 
 /// In order, with gaps between them.
@@ -31,8 +32,14 @@ impl Ranges {
             self.merge(at, |one, next| one.end().checked_add(1) == Some(*next.start()));
         }
         while self.0.len() > MOST {
-            self.merge(0, |_, _| true);
+            self.merge(self.narrowest_gap(), |_, _| true);
         }
+    }
+
+    /// The place of the range before it.
+    fn narrowest_gap(&self) -> usize {
+        let gaps = self.0.windows(2).map(|two| two[1].start() - two[0].end());
+        gaps.enumerate().min_by_key(|(_, width)| *width).map_or(0, |(at, _)| at)
     }
 
     /// Makes one of the ranges `at` and after it, if there are both and they are `near`.
@@ -88,6 +95,20 @@ mod tests {
         }
         assert!((0..1_180).all(|minute| done.contains(minute)));
         assert!(!done.contains(1_180));
+    }
+
+    /// What lies between its ticks and those of the others is to be run by the others.
+    #[test]
+    fn a_clock_that_is_hours_ahead_and_misses_ticks_makes_none_of_the_others_done() {
+        let mut done = Ranges::default();
+        for minute in 0..1_000 {
+            done.add(minute);
+            if minute % 5 > 1 {
+                done.add(minute + 10_000);
+            }
+            assert!(!done.contains(minute + 1), "minute {minute}");
+        }
+        assert_eq!(done.0.len(), MOST);
     }
 
     #[test]
