@@ -66,7 +66,7 @@ struct State {
     clients: [(Phase, u8); CLIENTS],
     is_from_another: bool,
     is_unexplained: bool,
-    /// The stamps that were there and are not any more, without a change since the last removal.
+    /// The stamps of the contents that were there when the cell was removed.
     removed: BTreeSet<Stamp>,
     is_late: bool,
 }

@@ -37,8 +37,6 @@ type Id = (usize, u8);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Content {
     stamp: u8,
-    /// Ghost: how often the latch was removed before.
-    round: u8,
     arrived: BTreeSet<Id>,
 }
 
@@ -176,10 +174,9 @@ impl Model for Latch {
                 if is_expected {
                     let before = request.from.iter().flat_map(|from| from.arrived.clone());
                     let arrived = before.chain([request.id]).collect();
-                    let (stamp, round) = (last.next_stamp, last.round());
-                    next.there = Some(Content { stamp, round, arrived });
+                    next.there = Some(Content { stamp: last.next_stamp, arrived });
                     next.next_stamp += 1;
-                    next.is_in_another_round |= round != request.round;
+                    next.is_in_another_round |= last.round() != request.round;
                 }
                 let now = &mut next.participants[request.id.0];
                 if (now.phase, now.attempt) == (Phase::Sent, request.attempt) {

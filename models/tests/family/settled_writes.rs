@@ -46,13 +46,14 @@ struct Cell {
     /// It is there from the beginning.
     exists: bool,
     remembered: usize,
-    /// How many requests get no answer.
-    losses: u8,
 }
+
+/// How many requests get no answer.
+const LOSSES: u8 = 2;
 
 impl Cell {
     fn of(rule: Rule, remembered: usize) -> Cell {
-        Cell { rule, adding: 3, is_removed: false, exists: true, remembered, losses: 2 }
+        Cell { rule, adding: 3, is_removed: false, exists: true, remembered }
     }
 }
 
@@ -103,6 +104,7 @@ struct State {
     cell: Option<Record>,
     clients: Vec<Client>,
     requests: BTreeSet<Request>,
+    /// How many are left.
     losses: u8,
     /// How often each client's addition was made, and how many since the cell was created.
     counted: Vec<u8>,
@@ -248,7 +250,7 @@ impl Model for Cell {
             cell: self.exists.then_some(there),
             clients: vec![Client { phase: Phase::Idle, computed: 0 }; clients],
             requests: BTreeSet::new(),
-            losses: self.losses,
+            losses: LOSSES,
             counted: vec![0; clients],
             sum: 0,
             made: BTreeSet::new(),
