@@ -143,7 +143,7 @@ impl DistributedLock for ZkBackend {
 }
 
 /// Cells end by nothing but their removal: the servers end no node by time unless they are configured
-/// to, so `keep` is for the readers.
+/// to, so `keep` is for the readers, and `list` for an operator.
 impl CellStore for ZkBackend {
     async fn read(
         &self,
@@ -179,5 +179,11 @@ impl CellStore for ZkBackend {
         let session = self.pool.session().await?;
         let swapped = cell::swap(&session, &self.pool.access, &path, from, to).await;
         swapped.map_err(RequestError::into_error)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        let session = self.pool.session().await?;
+        let listed = cell::list(&session, &self.pool.access.root, prefix).await;
+        listed.map(Some).map_err(RequestError::into_error)
     }
 }

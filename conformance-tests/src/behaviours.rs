@@ -44,6 +44,7 @@ mod coordination {
     pub(super) mod cells;
     pub(super) mod counters;
     pub(super) mod elections;
+    pub(super) mod expired_cells;
     pub(super) mod latches;
     pub(super) mod once;
 }
@@ -62,7 +63,7 @@ mod interface {
 }
 mod work;
 
-use coordination::{barriers, cells, counters, elections, latches, once};
+use coordination::{barriers, cells, counters, elections, expired_cells, latches, once};
 use faults::{network, processes, replies};
 use grants::{exclusion, modes, ownership, tokens};
 use guards::{downgrade, handoffs, lost_handoffs, owners, several, work_under_a_lock};
@@ -94,6 +95,7 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
     several::BEHAVIOURS,
     work_under_a_lock::BEHAVIOURS,
     cells::BEHAVIOURS,
+    expired_cells::BEHAVIOURS,
     counters::BEHAVIOURS,
     latches::BEHAVIOURS,
     barriers::BEHAVIOURS,

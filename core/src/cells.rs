@@ -8,6 +8,7 @@
 
 mod cell;
 mod combining;
+pub(crate) mod expired;
 mod handle;
 mod record;
 mod settled;
@@ -15,6 +16,7 @@ mod watching;
 
 pub use cell::{Cell, CellValue, CellVersion, CellWatch};
 pub(crate) use combining::{Combiners, Step, View, require_token};
+pub use expired::{ExpiredCell, ExpiredCells};
 pub(crate) use handle::{Handle, not_ours};
 pub(crate) use record::{Kind, MAX_BODY};
 pub(crate) use watching::Watchers;

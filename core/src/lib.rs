@@ -24,6 +24,8 @@ pub mod url;
 
 pub use all::{All, all};
 pub use cells::{Cell, CellValue, CellVersion, CellWatch};
+#[doc(hidden)]
+pub use cells::{ExpiredCell, ExpiredCells};
 pub use guard::Guard;
 pub use guards::Guards;
 pub use lock::{Lock, RwLock};

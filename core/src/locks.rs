@@ -1,5 +1,7 @@
 //! The client: a connected store, from which the locks come.
 
+mod operator;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +26,12 @@ use crate::recipes::latch::Latch;
 use crate::recipes::once::Once;
 use crate::store::cell_store::{Content, Keep, Stamp};
 use crate::store::claim::LockKind;
-use crate::store::distributed_lock::{DistributedLock, ParticipantId, ReleaseOutcome, Snapshot};
+use crate::store::distributed_lock::DistributedLock;
 use crate::store::erased;
 use crate::store::profile::{Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder};
-use crate::store::scratch::Scratch;
-use crate::time::backoff::Backoff;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::mode::{Mode, Permits};
-use crate::types::name::LockName;
 use crate::types::options::{Settings, Ttl, format_duration};
 
 /// A client of a store. Clones share its connection and its background tasks.
@@ -260,85 +259,6 @@ impl Locks {
     ) -> Result<bool> {
         let (name, client) = self.for_operator(name.as_ref(), Operation::Write).await?;
         client.required_cells()?.swap(&name, from, to, keep).await
-    }
-
-    /// The holders and waiters of `name`, as far as the store knows.
-    ///
-    /// # Errors
-    /// The store's; [`ErrorKind::InvalidArgument`] for an invalid name.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
-    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
-        let (name, client) = self.for_operator(name.as_ref(), Operation::Inspect).await?;
-        let asked = client.ask(client.store.inspect(&name)).await;
-        let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
-        for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
-            *token = token.in_epoch(client.settings.token_epoch);
-        }
-        Ok(seen)
-    }
-
-    /// Takes the lock, or the place in its queue, from `who` of an [`inspect`](Locks::inspect).
-    /// The holder notices at its next renewal, or at once where the store notifies it. `false` when
-    /// `who` was gone already.
-    ///
-    /// # Errors
-    /// The store's.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the eviction may or may not have happened.
-    pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
-        let (name, client) = self.for_operator(name.as_ref(), Operation::Evict).await?;
-        let asked = client.ask(client.store.evict(&name, who)).await;
-        let removal = asked.map_err(|error| client.explain(error, Operation::Evict, &name))?;
-        Ok(removal != ReleaseOutcome::Absent)
-    }
-
-    /// Removes what locks under the names of `scratch` have left in the store, within `limit`. Tools
-    /// and tests call it at their end: all clients that used the names must have ended.
-    ///
-    /// # Errors
-    /// Why something remains; [`ErrorKind::Unsupported`] where the store cannot clear.
-    ///
-    /// # Cancel safety
-    /// May be dropped and called again.
-    #[doc(hidden)]
-    pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
-        let explain = |error| self.connection.explain(error, Operation::Clear);
-        let client = self.connected().await.map_err(explain)?;
-        let mut last_error = None;
-        let clearing = async {
-            let mut backoff = Backoff::start();
-            loop {
-                match client.store.clear(scratch).await {
-                    Err(error) if error.is_retryable() => last_error = Some(error),
-                    cleared => return cleared,
-                }
-                let pause = backoff.next(client.settings.seed());
-                client.store.clock().sleep_until(client.now() + pause).await;
-            }
-        };
-        let cleared = client.until(client.now() + limit, clearing).await;
-        let cleared = cleared.unwrap_or_else(|| {
-            let message = format!("not everything was removed within {}", format_duration(limit));
-            Err(Error::new(ErrorKind::Unreachable, message).with_cause(last_error))
-        });
-        cleared.map_err(explain)
-    }
-
-    /// The lock's name and the client, once it is connected.
-    async fn for_operator(
-        &self,
-        name: &str,
-        doing: Operation,
-    ) -> Result<(LockName, &Arc<ClientInner>)> {
-        let name = LockName::with_prefix(&self.connection.settings().prefix, name);
-        let name = name.map_err(|error| self.connection.explain(error, doing))?;
-        match self.connected().await {
-            Ok(client) => Ok((name, client)),
-            Err(error) => Err(self.connection.not_connected(error, doing, &name)),
-        }
     }
 
     /// What the store guarantees. Before the first connection of `connect_lazy` that is nothing:

@@ -1,5 +1,6 @@
 //! The cells of a connected store, each in the state file of the lock of its name.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,16 @@ impl CellStore for Store {
         };
         self.on_disk(self.dir(cell), swap).await
     }
+
+    /// Lists the directories of all locks, each of which may have a cell.
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        let (context, prefix) = (self.context.clone(), prefix.to_owned());
+        let list = move || {
+            let locks = context.locks()?.into_iter();
+            Ok(Some(locks.filter(|key| key.starts_with(&prefix)).collect()))
+        };
+        self.step(&self.context.directory.path, list).await
+    }
 }
 
 impl Store {
@@ -79,12 +90,22 @@ impl Store {
         dir: LockDir,
         step: impl Fn(&LockDir) -> Result<T, StepError> + Send + 'static,
     ) -> Result<T> {
+        let path = dir.path.clone();
+        self.step(&path, move || step(&dir)).await
+    }
+
+    /// The answer to a step in the directory at `path`, within bounds.
+    async fn step<T: Send + 'static>(
+        &self,
+        path: &Path,
+        step: impl Fn() -> Result<T, StepError> + Send + 'static,
+    ) -> Result<T> {
         self.context.same_process()?;
-        let (path, begun) = (dir.path.clone(), Instant::now());
-        let mut running = DiskStep::submit(&self.threads, move || step(&dir))?;
+        let begun = Instant::now();
+        let mut running = DiskStep::submit(&self.threads, step)?;
         match self.in_time(&mut running.answer).await {
             Some(answer) => answer.unwrap_or_else(|_| Err(no_answer())),
-            None => Err(running.unanswered(&path, begun.elapsed())),
+            None => Err(running.unanswered(path, begun.elapsed())),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::fmt::Write;
 
+use percent_encoding::percent_decode_str;
 use sha2::{Digest, Sha256};
 
 use crate::queue::entry::array;
@@ -36,6 +37,17 @@ pub(crate) fn encode(key: &str) -> String {
         }
     }
     name
+}
+
+/// Whether the directory `name` is of a name that was too long, and is not the whole of it.
+pub(crate) fn is_truncated(name: &str) -> bool {
+    name.contains('~')
+}
+
+/// The lock whose directory is `name`; `None` of a directory of no lock, and of a truncated name.
+pub(crate) fn decode(name: &str) -> Option<String> {
+    let key = percent_decode_str(name).decode_utf8().ok()?;
+    (encode(&key) == name).then(|| key.into_owned())
 }
 
 /// A hash of the lock `key`, the same in every process.
@@ -74,6 +86,18 @@ mod tests {
         #[test]
         fn near_names_have_different_files(one in "[aA./%~\0]{1,5}", two in "[aA./%~\0]{1,5}") {
             prop_assert_eq!(one == two, encode(&one) == encode(&two));
+        }
+
+        #[test]
+        fn a_name_that_is_whole_comes_back(key in ".{1,90}") {
+            let name = encode(&key);
+            let expected = (!is_truncated(&name)).then_some(key);
+            prop_assert_eq!(decode(&name), expected);
+        }
+
+        #[test]
+        fn no_other_directory_is_taken_for_a_lock(name in "[a.%~0-9A-F]{1,9}") {
+            prop_assert!(decode(&name).is_none_or(|key| encode(&key) == name));
         }
 
         #[test]

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fencelock_core::{Error, Result};
-use rustix::fs::{CWD, Mode, OFlags, Stat, Uid};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, Uid};
 use rustix::io::{self, Errno};
 
 use crate::directory::account::Account;
@@ -133,6 +133,21 @@ impl Directory {
             Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(()),
             published => published,
         }
+    }
+
+    /// The names of the directories in it, of locks and others.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(self.fd())? {
+            let entry = entry?;
+            // Some file systems do not say what it is.
+            if matches!(entry.file_type(), FileType::Directory | FileType::Unknown)
+                && let Ok(name) = entry.file_name().to_str()
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
     }
 
     /// Opens directory `name` in it, which must not be a symbolic link.

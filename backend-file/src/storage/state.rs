@@ -114,10 +114,7 @@ impl<'a> State<'a> {
     /// Refuses the file of another lock, and one of another version.
     pub(crate) fn check_owner(&self, key: &str) -> Result<()> {
         self.ledger()?;
-        let (mut length, mut name) = (Vec::new(), Vec::new());
-        self.read(NAME_AT, 4, &mut length)?;
-        let length = usize::try_from(u32::from_le_bytes(array(&length))).unwrap_or(usize::MAX);
-        self.read(NAME_AT + 4, length.min(MAX_NAME), &mut name)?;
+        let name = self.name()?;
         if name == key.as_bytes() {
             return Ok(());
         }
@@ -125,6 +122,15 @@ impl<'a> State<'a> {
             "it belongs to the lock {:?}; is the file system case-insensitive?",
             String::from_utf8_lossy(&name)
         )))
+    }
+
+    /// The full name of the lock that it belongs to.
+    pub(crate) fn name(&self) -> Result<Vec<u8>> {
+        let (mut length, mut name) = (Vec::new(), Vec::new());
+        self.read(NAME_AT, 4, &mut length)?;
+        let length = usize::try_from(u32::from_le_bytes(array(&length))).unwrap_or(usize::MAX);
+        self.read(NAME_AT + 4, length.min(MAX_NAME), &mut name)?;
+        Ok(name)
     }
 
     pub(crate) fn ledger(&self) -> Result<Ledger> {

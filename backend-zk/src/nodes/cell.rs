@@ -13,7 +13,7 @@ use zookeeper_client::{
 
 use crate::connection::access::Access;
 use crate::error::{RequestError, ZkResult};
-use crate::queue::path::below;
+use crate::queue::path::{self, below};
 use crate::sessions::session::Session;
 
 /// How often a cell that is removed and written again meanwhile is looked at.
@@ -30,6 +30,19 @@ pub(crate) async fn read(session: &Session, path: &str) -> ZkResult<Option<Conte
         Err(error) if error.is_no_node() => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The names of the cells under the root that begin with `prefix`.
+pub(crate) async fn list(session: &Session, root: &str, prefix: &str) -> ZkResult<Vec<String>> {
+    let client = session.client()?;
+    let sync = session.read(client.sync(root));
+    let (synced, nodes) = join(sync, session.read(client.list_children(root))).await;
+    let nodes = match synced.and(nodes) {
+        Err(error) if error.is_no_node() => return Ok(Vec::new()),
+        nodes => nodes?,
+    };
+    let keys = nodes.iter().filter_map(|node| path::cell_of(node));
+    Ok(keys.filter(|key| key.starts_with(prefix)).collect())
 }
 
 /// What is in the cell, and a watch that began with the reading.

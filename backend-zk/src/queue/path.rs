@@ -6,10 +6,14 @@
 
 use fencelock_core::Result;
 use fencelock_core::backend::invalid;
+use percent_encoding::percent_decode_str;
 
 /// The longest path of a lock. A server answers a request that is too large by closing the
 /// connection, which looks like a temporary failure.
 const MAX_PATH: usize = 8 * 1024;
+
+/// The end of a cell's node, which no lock's has: `~` is written `%7E` there.
+const CELL: &str = "~c";
 
 /// The path of the lock `key` under `root`, which is `/` or has no `/` at its end.
 ///
@@ -43,12 +47,20 @@ pub(crate) fn of_lock(root: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The path of the cell `key` under `root`: of no lock, since `~` is written `%7E` in those.
+/// The path of the cell `key` under `root`.
 ///
 /// # Errors
 /// Those of [`of_lock`].
 pub(crate) fn of_cell(root: &str, key: &str) -> Result<String> {
-    Ok(of_lock(root, key)? + "~c")
+    Ok(of_lock(root, key)? + CELL)
+}
+
+/// The name of the cell whose node is `node`, a child of the root; `None` of another node.
+pub(crate) fn cell_of(node: &str) -> Option<String> {
+    let key = percent_decode_str(node.strip_suffix(CELL)?).decode_utf8().ok()?;
+    // Another program's node may be named in another way.
+    let is_ours = of_cell("/", &key).is_ok_and(|path| path.strip_prefix('/') == Some(node));
+    is_ours.then(|| key.into_owned())
 }
 
 /// The path of `child`.
@@ -108,6 +120,19 @@ mod tests {
             let (of_one, of_two) = (of_cell("/", &one).unwrap(), of_cell("/", &two).unwrap());
             prop_assert_eq!(one == two, of_one == of_two);
             prop_assert!(of_one != of_lock("/", &two).unwrap());
+        }
+
+        #[test]
+        fn the_name_of_a_cell_comes_back_from_its_node(key in ".{1,60}") {
+            let node = of_cell("/", &key).unwrap().split_off(1);
+            prop_assert_eq!(cell_of(&node), Some(key.clone()));
+            prop_assert_eq!(cell_of(&encode(&key)), None);
+        }
+
+        #[test]
+        fn no_other_node_is_taken_for_a_cell(node in "[a.%~c0-9A-F]{1,9}(~c)?") {
+            let key = cell_of(&node);
+            prop_assert!(key.is_none_or(|key| of_cell("/", &key).unwrap()[1..] == node));
         }
 
         #[test]

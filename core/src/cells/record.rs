@@ -22,18 +22,23 @@ pub(crate) enum Kind {
     Election = 6,
 }
 
-const KINDS: [(Kind, &str); 6] = [
-    (Kind::Cell, "a cell"),
-    (Kind::Latch, "a latch"),
-    (Kind::Barrier, "a barrier"),
-    (Kind::Counter, "a counter"),
-    (Kind::Once, "the record of a once()"),
-    (Kind::Election, "the record of an election"),
+/// Each kind in a word, and in a sentence.
+const KINDS: [(Kind, &str, &str); 6] = [
+    (Kind::Cell, "cell", "a cell"),
+    (Kind::Latch, "latch", "a latch"),
+    (Kind::Barrier, "barrier", "a barrier"),
+    (Kind::Counter, "counter", "a counter"),
+    (Kind::Once, "once", "the record of a once()"),
+    (Kind::Election, "election", "the record of an election"),
 ];
 
 impl Kind {
+    pub(crate) fn as_str(self) -> &'static str {
+        KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, word, _)| word)
+    }
+
     fn name(self) -> &'static str {
-        KINDS.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+        KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(.., name)| name)
     }
 }
 
@@ -114,10 +119,8 @@ impl Record {
     /// # Errors
     /// [`ErrorKind::Foreign`]: it is of another kind, or was written by another program.
     pub(crate) fn read(content: &Content, kind: Kind) -> Result<Option<Record>> {
-        let record = parse(&content.bytes).ok_or_else(|| {
-            foreign("the content of the cell was not written by this version of the library")
-        })?;
-        if record.until.is_some_and(|until| until < unix_ms()) {
+        let record = Record::of_any_kind(content)?;
+        if record.time_over().is_some() {
             return Ok(None);
         }
         if record.kind != kind {
@@ -128,6 +131,26 @@ impl Record {
         }
         Ok(Some(record))
     }
+
+    /// The kind of a cell whose time is over, and for how long it has been; `None` when it is not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Foreign`]: it was written by another program.
+    pub(crate) fn over_for(content: &Content) -> Result<Option<(Kind, Duration)>> {
+        let record = Record::of_any_kind(content)?;
+        Ok(record.time_over().map(|time| (record.kind, time)))
+    }
+
+    fn of_any_kind(content: &Content) -> Result<Record> {
+        parse(&content.bytes).ok_or_else(|| {
+            foreign("the content of the cell was not written by this version of the library")
+        })
+    }
+
+    fn time_over(&self) -> Option<Duration> {
+        let (until, now) = (self.until?, unix_ms());
+        (until < now).then(|| Duration::from_millis(now - until))
+    }
 }
 
 fn foreign(message: &str) -> Error {
@@ -137,7 +160,7 @@ fn foreign(message: &str) -> Error {
 fn parse(bytes: &[u8]) -> Option<Record> {
     let mut rest = bytes.strip_prefix(&MAGIC)?;
     let number = *take::<1>(&mut rest)?.first()?;
-    let kind = KINDS.iter().map(|(kind, _)| *kind).find(|kind| *kind as u8 == number)?;
+    let kind = KINDS.iter().map(|(kind, ..)| *kind).find(|kind| *kind as u8 == number)?;
     let [version, fence, until] = [(); 3].map(|()| take(&mut rest).map(u64::from_be_bytes));
     let born = Stamp::from_bytes(take(&mut rest)?);
     let count = usize::from(*take::<1>(&mut rest)?.first()?);

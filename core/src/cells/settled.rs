@@ -59,7 +59,7 @@ pub(crate) struct Access<'a> {
 }
 
 /// The bound on the store's silence, and the pauses between repeated requests.
-struct Patience<'a> {
+pub(crate) struct Patience<'a> {
     client: &'a ClientInner,
     ends: Moment,
     backoff: Backoff,
@@ -68,7 +68,7 @@ struct Patience<'a> {
 }
 
 impl<'a> Patience<'a> {
-    fn start(client: &'a ClientInner) -> Patience<'a> {
+    pub(crate) fn start(client: &'a ClientInner) -> Patience<'a> {
         let ends = client.now() + client.settings.unreachable_after;
         Patience { client, ends, backoff: Backoff::start(), last: None }
     }
@@ -88,6 +88,19 @@ impl<'a> Patience<'a> {
         self.last = Some(error);
         let pause = self.backoff.next(self.client.settings.seed());
         self.client.sleep_until((now + pause).min(self.ends)).await
+    }
+
+    /// The answer to a request that is repeated after errors that a retry may help.
+    pub(crate) async fn repeat<T, R: Future<Output = Result<T>>>(
+        &mut self,
+        mut request: impl FnMut() -> R,
+    ) -> Result<T> {
+        loop {
+            match self.answer(request()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => self.pause_after(error).await?,
+            }
+        }
     }
 
     /// The answer to one request, which gets no longer than what is left. Closing the client does not end
@@ -116,12 +129,8 @@ impl Access<'_> {
     }
 
     async fn read_within(&self, patience: &mut Patience<'_>) -> Result<Seen> {
-        loop {
-            match patience.answer(self.cells.read(self.name, None)).await {
-                Ok(content) => return Seen::of(content.as_ref(), self.kind),
-                Err(error) => patience.pause_after(error).await?,
-            }
-        }
+        let content = patience.repeat(|| self.cells.read(self.name, None)).await?;
+        Seen::of(content.as_ref(), self.kind)
     }
 
     /// Makes `write`; `false` when the cell was another one by then, and the write was not made.

@@ -1,6 +1,7 @@
 //! Cells: small values with compare-and-swap, which outlive their writers.
 //!
-//! A store that has them implements [`CellStore`]: two methods. Latches, barriers, counters, `once` and
+//! A store that has them implements [`CellStore`]: two methods, and a third if it cannot end data by
+//! time. Latches, barriers, counters, `once` and
 //! elections are made of them here, once for all such stores. A cell is compared by the *stamp* of the
 //! write that made it, never by its content: a content can come back, a stamp cannot.
 
@@ -20,7 +21,7 @@ use crate::types::name::LockName;
 
 /// The optional part of a store: values with compare-and-swap.
 ///
-/// Both methods are linearizable, bounded in time, and repeatable: a reply can always be lost. A cell
+/// All methods are linearizable, bounded in time, and repeatable: a reply can always be lost. A cell
 /// and a lock of the same name have nothing to do with each other. The methods are implemented as
 /// `async fn`.
 pub trait CellStore: Send + Sync + 'static {
@@ -50,6 +51,16 @@ pub trait CellStore: Send + Sync + 'static {
         to: Option<&Content>,
         keep: Keep,
     ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// The keys of the cells that begin with `prefix`, of a store that cannot end data by time: the core
+    /// reads them for an operator who removes those whose time is over. There may be keys among them
+    /// of which there is no cell. `None`, the default, when there is nothing to remove.
+    ///
+    /// # Errors
+    /// Any; the core retries after a [retryable](crate::Error::is_retryable) one.
+    fn list(&self, _prefix: &str) -> impl Future<Output = Result<Option<Vec<String>>>> + Send {
+        std::future::ready(Ok(None))
+    }
 }
 
 /// Identifies one write of a cell: 16 random bytes, fresh for each.
@@ -191,6 +202,10 @@ impl Cells {
     ) -> Result<bool> {
         self.0.swap(cell, from, to, keep).await
     }
+
+    pub(crate) async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        self.0.list(prefix).await
+    }
 }
 
 impl fmt::Debug for Cells {
@@ -212,6 +227,7 @@ trait ErasedCells: Send + Sync {
         to: Option<&'a Content>,
         keep: Keep,
     ) -> BoxFuture<'a, Result<bool>>;
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>>>;
 }
 
 impl<S: CellStore> ErasedCells for S {
@@ -231,5 +247,9 @@ impl<S: CellStore> ErasedCells for S {
         keep: Keep,
     ) -> BoxFuture<'a, Result<bool>> {
         Box::pin(CellStore::swap(self, cell, from, to, keep))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>>> {
+        Box::pin(CellStore::list(self, prefix))
     }
 }

@@ -1,154 +1,15 @@
 //! Cells over a store that loses requests and replies, delays them, and forgets to notify.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use fencelock_core::sync::Mutex;
-use fencelock_core::{
-    CellStore, Cells, Content, Error, ErrorKind, Keep, LockName, Locks, Notifier, Result, Stamp,
-};
+use fencelock_core::ErrorKind;
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::scripted::{SECOND, Script, ms};
-
-/// What becomes of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Answered,
-    RequestLost,
-    ReplyLost,
-    /// It is executed this much later, and never answered.
-    Late(Duration),
-    /// It is never answered, and nothing says so.
-    Silent,
-    Refused,
-    Panics,
-}
-
-type Decide = Box<dyn FnMut(bool) -> Fate + Send>;
-
-/// The values of a store, and its network.
-#[derive(Clone)]
-struct Lossy {
-    cells: Arc<Mutex<HashMap<String, Content>>>,
-    notifiers: Arc<Mutex<Vec<Arc<Notifier>>>>,
-    /// By whether the request is a swap.
-    decide: Arc<Mutex<Decide>>,
-    notifies: bool,
-    reads: Arc<AtomicUsize>,
-    swaps: Arc<AtomicUsize>,
-    /// Swaps that changed something.
-    changes: Arc<AtomicUsize>,
-}
-
-impl Lossy {
-    fn new(decide: impl FnMut(bool) -> Fate + Send + 'static) -> Lossy {
-        Lossy {
-            cells: Arc::default(),
-            notifiers: Arc::default(),
-            decide: Arc::new(Mutex::new(Box::new(decide))),
-            notifies: true,
-            reads: Arc::default(),
-            swaps: Arc::default(),
-            changes: Arc::default(),
-        }
-    }
-
-    fn sound() -> Lossy {
-        Lossy::new(|_| Fate::Answered)
-    }
-
-    fn set(&self, decide: impl FnMut(bool) -> Fate + Send + 'static) {
-        *self.decide.lock() = Box::new(decide);
-    }
-
-    /// A client with a network of its own, of the same store.
-    fn locks(&self) -> Locks {
-        let cells = Cells::of(Arc::new(self.clone()));
-        Script::new().cells(cells).unreachable_after(10 * SECOND).connect().1
-    }
-
-    async fn carry<T>(
-        &self,
-        is_swap: bool,
-        execute: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T>
-    where
-        T: Send + 'static,
-    {
-        let lost = || Err(Error::new(ErrorKind::Unreachable, "the connection was lost"));
-        let fate = (self.decide.lock())(is_swap);
-        sleep(ms(1)).await;
-        match fate {
-            Fate::Answered => Ok(execute()),
-            Fate::RequestLost => lost(),
-            Fate::ReplyLost => {
-                execute();
-                lost()
-            }
-            Fate::Late(by) => {
-                tokio::spawn(async move {
-                    sleep(by).await;
-                    execute();
-                });
-                lost()
-            }
-            Fate::Silent => std::future::pending().await,
-            Fate::Refused => Err(Error::new(ErrorKind::Refused, "no permission")),
-            Fate::Panics => panic!("a fault of the backend"),
-        }
-    }
-}
-
-impl CellStore for Lossy {
-    async fn read(
-        &self,
-        cell: &LockName,
-        notifier: Option<&Arc<Notifier>>,
-    ) -> Result<Option<Content>> {
-        self.reads.fetch_add(1, Ordering::SeqCst);
-        let (this, key, notifier) = (self.clone(), cell.key().to_owned(), notifier.cloned());
-        self.carry(false, move || {
-            this.notifiers.lock().extend(notifier);
-            this.cells.lock().get(&key).cloned()
-        })
-        .await
-    }
-
-    async fn swap(
-        &self,
-        cell: &LockName,
-        from: Option<Stamp>,
-        to: Option<&Content>,
-        _: Keep,
-    ) -> Result<bool> {
-        self.swaps.fetch_add(1, Ordering::SeqCst);
-        let (this, key, to) = (self.clone(), cell.key().to_owned(), to.cloned());
-        self.carry(true, move || {
-            let mut cells = this.cells.lock();
-            let there = cells.get(&key).map(|content| content.stamp);
-            if there != from {
-                return to.is_some_and(|to| there == Some(to.stamp));
-            }
-            this.changes.fetch_add(1, Ordering::SeqCst);
-            match to {
-                Some(to) => cells.insert(key, to),
-                None => cells.remove(&key),
-            };
-            drop(cells);
-            let notifiers = std::mem::take(&mut *this.notifiers.lock());
-            if this.notifies {
-                notifiers.iter().for_each(|notifier| notifier.notify());
-            }
-            true
-        })
-        .await
-    }
-}
+use crate::lossy::{Fate, Lossy};
+use crate::scripted::{SECOND, ms};
 
 /// xorshift64 (Marsaglia, 2003).
 fn random(mut state: u64) -> impl FnMut() -> u64 {
@@ -351,7 +212,8 @@ async fn all_waiters_of_a_client_have_one_watch() {
 
 #[tokio::test(start_paused = true)]
 async fn a_missed_notification_delays_a_waiter_by_seconds() {
-    let store = Lossy { notifies: false, ..Lossy::sound() };
+    let mut store = Lossy::sound();
+    store.notifies = false;
     let latch = store.locks().latch("import", 1);
     let waiting = tokio::spawn(async move { latch.wait().await });
     sleep(ms(100)).await;

@@ -1,0 +1,131 @@
+//! What operators and tools ask of a store: who holds a lock, its end by force, and the removal of what is
+//! of no use any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Locks;
+use crate::cells::{ExpiredCell, ExpiredCells, expired};
+use crate::engine::client::ClientInner;
+use crate::store::distributed_lock::{ParticipantId, ReleaseOutcome, Snapshot};
+use crate::store::scratch::Scratch;
+use crate::time::backoff::Backoff;
+use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::name::LockName;
+use crate::types::options::format_duration;
+
+impl Locks {
+    /// The holders and waiters of `name`, as far as the store knows.
+    ///
+    /// # Errors
+    /// The store's; [`ErrorKind::InvalidArgument`] for an invalid name.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
+        let (name, client) = self.for_operator(name.as_ref(), Operation::Inspect).await?;
+        let asked = client.ask(client.store.inspect(&name)).await;
+        let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
+        for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
+            *token = token.in_epoch(client.settings.token_epoch);
+        }
+        Ok(seen)
+    }
+
+    /// Takes the lock, or the place in its queue, from `who` of an [`inspect`](Locks::inspect).
+    /// The holder notices at its next renewal, or at once where the store notifies it. `false` when
+    /// `who` was gone already.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the eviction may or may not have happened.
+    pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
+        let (name, client) = self.for_operator(name.as_ref(), Operation::Evict).await?;
+        let asked = client.ask(client.store.evict(&name, who)).await;
+        let removal = asked.map_err(|error| client.explain(error, Operation::Evict, &name))?;
+        Ok(removal != ReleaseOutcome::Absent)
+    }
+
+    /// The cells whose time has been over for at least `grace`, by this machine's clock, and whose names
+    /// begin with one of `beginnings`; with all of them if there are none. `None` when the store ends
+    /// cells by itself, or has none. For operators.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    #[doc(hidden)]
+    pub async fn expired_cells(
+        &self,
+        beginnings: &[String],
+        grace: Duration,
+    ) -> Result<Option<ExpiredCells>> {
+        let explain = |error| self.connection.explain(error, Operation::Read);
+        let client = self.connected().await.map_err(explain)?;
+        expired::find(client, beginnings, grace).await.map_err(explain)
+    }
+
+    /// Removes a cell as it was found; `false` when it was changed or removed since.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it may or may not be removed.
+    #[doc(hidden)]
+    pub async fn remove_expired(&self, cell: &ExpiredCell) -> Result<bool> {
+        let explain = |error| self.connection.explain(error, Operation::Remove);
+        let client = self.connected().await.map_err(explain)?;
+        let removed = expired::remove(client, cell).await;
+        removed.map_err(|error| client.explain(error, Operation::Remove, cell.name()))
+    }
+
+    /// Removes what locks under the names of `scratch` have left in the store, within `limit`. Tools
+    /// and tests call it at their end: all clients that used the names must have ended.
+    ///
+    /// # Errors
+    /// Why something remains; [`ErrorKind::Unsupported`] where the store cannot clear.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    #[doc(hidden)]
+    pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
+        let explain = |error| self.connection.explain(error, Operation::Clear);
+        let client = self.connected().await.map_err(explain)?;
+        let mut last_error = None;
+        let clearing = async {
+            let mut backoff = Backoff::start();
+            loop {
+                match client.store.clear(scratch).await {
+                    Err(error) if error.is_retryable() => last_error = Some(error),
+                    cleared => return cleared,
+                }
+                let pause = backoff.next(client.settings.seed());
+                client.store.clock().sleep_until(client.now() + pause).await;
+            }
+        };
+        let cleared = client.until(client.now() + limit, clearing).await;
+        let cleared = cleared.unwrap_or_else(|| {
+            let message = format!("not everything was removed within {}", format_duration(limit));
+            Err(Error::new(ErrorKind::Unreachable, message).with_cause(last_error))
+        });
+        cleared.map_err(explain)
+    }
+
+    /// The lock's name and the client, once it is connected.
+    pub(super) async fn for_operator(
+        &self,
+        name: &str,
+        doing: Operation,
+    ) -> Result<(LockName, &Arc<ClientInner>)> {
+        let name = LockName::with_prefix(&self.connection.settings().prefix, name);
+        let name = name.map_err(|error| self.connection.explain(error, doing))?;
+        match self.connected().await {
+            Ok(client) => Ok((name, client)),
+            Err(error) => Err(self.connection.not_connected(error, doing, &name)),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! A store of cells that loses requests and replies, delays them, and forgets to notify.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fencelock_core::sync::Mutex;
+use fencelock_core::{
+    CellStore, Cells, Content, Error, ErrorKind, Keep, LockName, Locks, Notifier, Result, Stamp,
+};
+use tokio::time::sleep;
+
+use crate::scripted::{SECOND, Script, ms};
+
+/// What becomes of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Answered,
+    RequestLost,
+    ReplyLost,
+    /// It is executed this much later, and never answered.
+    Late(Duration),
+    /// It is never answered, and nothing says so.
+    Silent,
+    Refused,
+    Panics,
+}
+
+type Decide = Box<dyn FnMut(bool) -> Fate + Send>;
+
+/// The values of a store, and its network.
+#[derive(Clone)]
+pub(crate) struct Lossy {
+    pub(crate) cells: Arc<Mutex<HashMap<String, Content>>>,
+    pub(crate) notifiers: Arc<Mutex<Vec<Arc<Notifier>>>>,
+    /// By whether the request is a swap.
+    decide: Arc<Mutex<Decide>>,
+    pub(crate) notifies: bool,
+    pub(crate) reads: Arc<AtomicUsize>,
+    pub(crate) swaps: Arc<AtomicUsize>,
+    /// Swaps that changed something.
+    pub(crate) changes: Arc<AtomicUsize>,
+}
+
+impl Lossy {
+    pub(crate) fn new(decide: impl FnMut(bool) -> Fate + Send + 'static) -> Lossy {
+        Lossy {
+            cells: Arc::default(),
+            notifiers: Arc::default(),
+            decide: Arc::new(Mutex::new(Box::new(decide))),
+            notifies: true,
+            reads: Arc::default(),
+            swaps: Arc::default(),
+            changes: Arc::default(),
+        }
+    }
+
+    pub(crate) fn sound() -> Lossy {
+        Lossy::new(|_| Fate::Answered)
+    }
+
+    pub(crate) fn set(&self, decide: impl FnMut(bool) -> Fate + Send + 'static) {
+        *self.decide.lock() = Box::new(decide);
+    }
+
+    /// A client with a network of its own, of the same store.
+    pub(crate) fn locks(&self) -> Locks {
+        let cells = Cells::of(Arc::new(self.clone()));
+        Script::new().cells(cells).unreachable_after(10 * SECOND).connect().1
+    }
+
+    async fn carry<T>(
+        &self,
+        is_swap: bool,
+        execute: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+    {
+        let lost = || Err(Error::new(ErrorKind::Unreachable, "the connection was lost"));
+        let fate = (self.decide.lock())(is_swap);
+        sleep(ms(1)).await;
+        match fate {
+            Fate::Answered => Ok(execute()),
+            Fate::RequestLost => lost(),
+            Fate::ReplyLost => {
+                execute();
+                lost()
+            }
+            Fate::Late(by) => {
+                tokio::spawn(async move {
+                    sleep(by).await;
+                    execute();
+                });
+                lost()
+            }
+            Fate::Silent => std::future::pending().await,
+            Fate::Refused => Err(Error::new(ErrorKind::Refused, "no permission")),
+            Fate::Panics => panic!("a fault of the backend"),
+        }
+    }
+}
+
+impl CellStore for Lossy {
+    async fn read(
+        &self,
+        cell: &LockName,
+        notifier: Option<&Arc<Notifier>>,
+    ) -> Result<Option<Content>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let (this, key, notifier) = (self.clone(), cell.key().to_owned(), notifier.cloned());
+        self.carry(false, move || {
+            this.notifiers.lock().extend(notifier);
+            this.cells.lock().get(&key).cloned()
+        })
+        .await
+    }
+
+    async fn swap(
+        &self,
+        cell: &LockName,
+        from: Option<Stamp>,
+        to: Option<&Content>,
+        _: Keep,
+    ) -> Result<bool> {
+        self.swaps.fetch_add(1, Ordering::SeqCst);
+        let (this, key, to) = (self.clone(), cell.key().to_owned(), to.cloned());
+        self.carry(true, move || {
+            let mut cells = this.cells.lock();
+            let there = cells.get(&key).map(|content| content.stamp);
+            if there != from {
+                return to.is_some_and(|to| there == Some(to.stamp));
+            }
+            this.changes.fetch_add(1, Ordering::SeqCst);
+            match to {
+                Some(to) => cells.insert(key, to),
+                None => cells.remove(&key),
+            };
+            drop(cells);
+            let notifiers = std::mem::take(&mut *this.notifiers.lock());
+            if this.notifies {
+                notifiers.iter().for_each(|notifier| notifier.notify());
+            }
+            true
+        })
+        .await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        let (this, prefix) = (self.clone(), prefix.to_owned());
+        let list = move || {
+            let cells = this.cells.lock();
+            Some(cells.keys().filter(|key| key.starts_with(&prefix)).cloned().collect())
+        };
+        self.carry(false, list).await
+    }
+}
