@@ -36,6 +36,7 @@ enum Command {
     Leader(operator::LeaderOptions),
     Show(operator::ShowOptions),
     Break(operator::BreakOptions),
+    Tidy(operator::TidyOptions),
     #[command(subcommand)]
     Redlock(redlock::Options),
     Completions(manual::CompletionsOptions),
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         Command::Leader(options) => operator::run(options.run()),
         Command::Show(options) => operator::run(options.run()),
         Command::Break(options) => operator::run(options.run()),
+        Command::Tidy(options) => operator::run(options.run()),
         Command::Redlock(options) => {
             options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
         }

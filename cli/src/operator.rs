@@ -1,14 +1,14 @@
-//! `fencelock show`, `leader` and `break`: a lock as its operator sees it, on any store that other
-//! processes can reach.
+//! `fencelock show`, `leader`, `break` and `tidy`: a store as its operator sees it.
 //!
 //! `target.rs` finds the lock, `participants.rs` describes its holders and waiters, and each command
-//! has a file of its own.
+//! has a file of its own. `tidy` is about no lock, but about what is left.
 
 mod break_lock;
 mod leader;
 mod participants;
 mod show;
 mod target;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -17,6 +17,7 @@ use fencelock::Result;
 pub(crate) use break_lock::Options as BreakOptions;
 pub(crate) use leader::Options as LeaderOptions;
 pub(crate) use show::Options as ShowOptions;
+pub(crate) use tidy::Options as TidyOptions;
 
 /// The lock is free, there is no leader, or nothing was changed: an answer rather than an error.
 const NO: u8 = 1;

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 /// The pages, in the order of their names.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 14] = [
     "fencelock-break.1",
     "fencelock-completions.1",
     "fencelock-elect.1",
@@ -18,6 +18,7 @@ const PAGES: [&str; 13] = [
     "fencelock-redlock.1",
     "fencelock-run.1",
     "fencelock-show.1",
+    "fencelock-tidy.1",
     "fencelock.1",
 ];
 
@@ -59,9 +60,18 @@ fn complaints(program: &str, arguments: &[&str], text: &str) -> Option<String> {
 fn shells_accept_their_completions() {
     for (shell, arguments) in [("bash", ["-n"]), ("zsh", ["-n"]), ("fish", ["-n"])] {
         let script = printed(&["completions", shell]);
-        for command in
-            ["run", "once", "elect", "leader", "show", "break", "redlock", "completions", "man"]
-        {
+        for command in [
+            "run",
+            "once",
+            "elect",
+            "leader",
+            "show",
+            "break",
+            "tidy",
+            "redlock",
+            "completions",
+            "man",
+        ] {
             assert!(script.contains(command), "{shell}: no {command}");
         }
         assert!(!script.contains("watchdog"), "{shell}: hidden commands stay hidden");

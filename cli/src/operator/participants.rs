@@ -38,7 +38,7 @@ fn cells(role: &str, one: &Participant) -> [String; HEAD.len()] {
     ]
 }
 
-fn since(since: Duration) -> String {
+pub(super) fn since(since: Duration) -> String {
     humantime::format_duration(Duration::from_secs(since.as_secs())).to_string()
 }
 

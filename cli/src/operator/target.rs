@@ -28,13 +28,7 @@ fn name(text: &str) -> Result<String> {
 impl Target {
     /// Connects to the store.
     pub(super) async fn connect(self) -> Result<LockOnStore> {
-        let config = Config::read(self.store).map_err(invalid)?;
-        let url = config.url();
-        for warning in &config.warnings {
-            say(&format!("warning: {warning}"));
-        }
-        let store = config.parsed_url().map_err(invalid)?.to_string();
-        let locks = fencelock::connect_within(url, CONNECT_WITHIN).await?;
+        let (config, store, locks) = connect(self.store).await?;
         if locks.profile().reach == Reach::Process {
             let message = format!(
                 "{store} has the locks of one process only, so this command would always find them \
@@ -48,6 +42,17 @@ impl Target {
         required.map_err(|message| Error::new(ErrorKind::Unsupported, message))?;
         Ok(LockOnStore { name: self.name, store, locks })
     }
+}
+
+/// The settings, the store's URL without password and parameters, and the connected store.
+pub(super) async fn connect(options: StoreOptions) -> Result<(Config, String, Locks)> {
+    let config = Config::read(options).map_err(invalid)?;
+    for warning in &config.warnings {
+        say(&format!("warning: {warning}"));
+    }
+    let store = config.parsed_url().map_err(invalid)?.to_string();
+    let locks = fencelock::connect_within(config.url(), CONNECT_WITHIN).await?;
+    Ok((config, store, locks))
 }
 
 /// A lock on a connected store.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::Scratch;
 use crate::{fencelock, id, until};
 
-const LIBRARY: Library = Library {
+pub(crate) const LIBRARY: Library = Library {
     connect: |url| {
         let url = url.to_owned();
         Box::pin(async move { fencelock::connect(&url).await })

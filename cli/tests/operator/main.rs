@@ -1,4 +1,4 @@
-//! `fencelock show`, `leader` and `break` as operators use them: on real stores of every kind, with jobs
+//! `fencelock show`, `leader`, `break` and `tidy` as operators use them: on real stores of every kind, with jobs
 //! of `fencelock run` that hold the lock.
 
 mod breaking;
@@ -8,6 +8,7 @@ mod showing;
 #[path = "../run/support.rs"]
 #[allow(dead_code, reason = "the tests of `run` use the rest")]
 mod support;
+mod tidying;
 mod users;
 
 use std::process::{Command, Output, Stdio};
