@@ -1,6 +1,7 @@
 //! A cyclic barrier: its parties pass together, when all have arrived, round after round.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -65,6 +66,32 @@ enum Arrival {
     /// It waits for this generation.
     Waits(u64),
     Passed(Trip),
+}
+
+/// How far the arrival of one party has come, for its withdrawal.
+#[derive(Debug)]
+struct Progress {
+    id: Id,
+    /// The generation that its last attempt was made for; 0 before the first attempt.
+    generation: AtomicU64,
+    /// The store has confirmed that it counts.
+    is_counted: AtomicBool,
+}
+
+impl Progress {
+    fn start(id: Id) -> Arc<Progress> {
+        let (generation, is_counted) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Progress { id, generation, is_counted })
+    }
+
+    /// The round that it has passed, by the `state` of the barrier. A party with a name may be among those
+    /// of a round before its own.
+    fn passed(&self, state: &State) -> Option<Trip> {
+        let generation = self.generation.load(Ordering::Relaxed);
+        let is_over = generation > 0 && state.generation >= generation;
+        let counted = self.is_counted.load(Ordering::Relaxed) || state.before.contains(&self.id);
+        (is_over && counted).then_some(Trip { generation })
+    }
 }
 
 impl Barrier {
@@ -148,9 +175,11 @@ impl Barrier {
         let client = self.handle.client(Operation::Wait).await?.clone();
         let token = client.reaper.tasks.token();
         // Before the first request: the arrival may be made although this future is dropped.
-        let mut withdrawal = Withdrawal { barrier: self, client, id, owed: Some(token) };
+        let progress = Progress::start(id);
+        let mut withdrawal =
+            Withdrawal { barrier: self, client, progress: progress.clone(), owed: Some(token) };
         let limit = self.limit.unwrap_or(Duration::MAX);
-        let passed = match tokio::time::timeout(limit, self.arrive_once(id)).await {
+        let passed = match tokio::time::timeout(limit, self.arrive_once(&progress)).await {
             Ok(Ok(trip)) => Ok(trip),
             Ok(Err(error)) => match error.kind() {
                 // Nothing was written.
@@ -158,7 +187,7 @@ impl Barrier {
                 // The drop withdraws it.
                 _ => return Err(error),
             },
-            Err(_) => match self.withdraw(id).await? {
+            Err(_) => match self.withdraw(progress).await? {
                 Some(trip) => Ok(trip),
                 None => Err(self.timed_out(limit)),
             },
@@ -167,15 +196,16 @@ impl Barrier {
         passed
     }
 
-    async fn arrive_once(&self, id: Id) -> Result<Trip> {
-        let parties = self.parties;
+    async fn arrive_once(&self, progress: &Arc<Progress>) -> Result<Trip> {
+        let (parties, id, attempt) = (self.parties, progress.id, progress.clone());
         let arrive = move |there: Option<View<'_>>| {
             let mut state = State::read(there, parties)?.unwrap_or_default();
+            let generation = state.generation + 1;
+            attempt.generation.store(generation, Ordering::Relaxed);
             if state.arrived.contains(&id) {
-                return Ok((Step::Keep, Arrival::Waits(state.generation + 1)));
+                return Ok((Step::Keep, Arrival::Waits(generation)));
             }
             state.arrived.push(id);
-            let generation = state.generation + 1;
             if state.arrived.len() < parties as usize {
                 return Ok((state.write(parties), Arrival::Waits(generation)));
             }
@@ -186,6 +216,7 @@ impl Barrier {
         match self.handle.change(Operation::Wait, arrive).await? {
             Arrival::Passed(trip) => Ok(trip),
             Arrival::Waits(generation) => {
+                progress.is_counted.store(true, Ordering::Relaxed);
                 let passed = self.until(generation, id).await;
                 passed.map_err(|error| self.handle.explain(error, Operation::Wait))
             }
@@ -206,18 +237,18 @@ impl Barrier {
     }
 
     /// Takes an arrival back; the round, if all have passed it meanwhile.
-    async fn withdraw(&self, id: Id) -> Result<Option<Trip>> {
+    async fn withdraw(&self, progress: Arc<Progress>) -> Result<Option<Trip>> {
         let parties = self.parties;
         let withdraw = move |there: Option<View<'_>>| {
             let Some(mut state) = State::read(there, parties)? else {
                 return Ok((Step::Keep, None));
             };
-            if state.before.contains(&id) {
-                return Ok((Step::Keep, Some(Trip { generation: state.generation })));
+            if let Some(trip) = progress.passed(&state) {
+                return Ok((Step::Keep, Some(trip)));
             }
             // Written also when it is not among them: an arrival that is still on its way expects what was
             // there before, and would count although its party has given up.
-            state.arrived.retain(|it| *it != id);
+            state.arrived.retain(|it| *it != progress.id);
             Ok((state.write(parties), None))
         };
         self.handle.change_also_when_closing(Operation::Wait, withdraw).await
@@ -237,17 +268,17 @@ impl Barrier {
 struct Withdrawal<'a> {
     barrier: &'a Barrier,
     client: Arc<ClientInner>,
-    id: Id,
+    progress: Arc<Progress>,
     owed: Option<TaskTrackerToken>,
 }
 
 impl Drop for Withdrawal<'_> {
     fn drop(&mut self) {
         let Some(owed) = self.owed.take() else { return };
-        let (barrier, id) = (self.barrier.clone(), self.id);
+        let (barrier, progress) = (self.barrier.clone(), self.progress.clone());
         self.client.reaper.runtime.spawn(async move {
             let _owed = owed;
-            if let Err(error) = barrier.withdraw(id).await {
+            if let Err(error) = barrier.withdraw(progress).await {
                 program::call(|| {
                     tracing::warn!(target: "fencelock", %error, "an arrival was not withdrawn");
                 });

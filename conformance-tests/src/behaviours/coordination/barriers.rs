@@ -27,6 +27,9 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
         Box::pin(lost_replies(c))
     }),
     behaviour(GROUP, "a_party_that_gave_up_is_waited_for_again", NEEDS, |c| Box::pin(gave_up(c))),
+    behaviour(GROUP, "a_party_that_has_passed_before_can_give_up", NEEDS, |c| {
+        Box::pin(gave_up_later(c))
+    }),
     behaviour(GROUP, "a_dropped_arrival_is_withdrawn", NEEDS, |c| Box::pin(dropped(c))),
     behaviour(GROUP, "other_parties_are_refused_and_named", NEEDS, |c| Box::pin(parties(c))),
     behaviour(GROUP, "a_removed_barrier_is_told", NEEDS, |c| Box::pin(removed(c))),
@@ -127,6 +130,23 @@ async fn gave_up(context: Arc<Context>) {
     assert!(!first.is_finished(), "it passed with one that gave up");
     assert_eq!(passed(&context, arrive(&here)).await, 1);
     assert_eq!(passed(&context, first).await, 1);
+    remove(&context, &here).await;
+}
+
+/// The barrier remembers it from the round before, in which it has passed under the same name.
+async fn gave_up_later(context: Arc<Context>) {
+    let (one, two) = (context.client().await, context.client().await);
+    let (here, there) = (one.barrier("phase", 2), two.barrier("phase", 2));
+    let limited = here.clone().wait_at_most(Duration::from_millis(50));
+    for round in 1..=3 {
+        let both = async { tokio::join!(here.arrive_as("one"), there.arrive_as("two")) };
+        let (first, second) = context.soon("both pass", both).await;
+        let passed = [first, second].map(|trip| trip.expect("passed").generation());
+        assert_eq!(passed, [round; 2]);
+        let gave_up = context.soon("it gives up", limited.arrive_as("one")).await;
+        work::assert_kind(&gave_up.expect_err("alone"), ErrorKind::WaitTimedOut);
+        assert_eq!(there.arrived().await.expect("an answer"), 0, "it counts, and has given up");
+    }
     remove(&context, &here).await;
 }
 
