@@ -271,3 +271,94 @@ async fn an_arrival_that_is_late_does_not_count_after_its_party_gave_up() {
     sleep(200 * SECOND).await;
     assert_eq!(there.arrived().await.unwrap(), 0, "it counts although nobody waits");
 }
+
+/// Answers everything, but does with swaps what `fates` say, one after the other.
+fn swaps(
+    fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
+) -> impl FnMut(bool) -> Fate {
+    let mut fates = fates.into_iter();
+    move |is_swap| match is_swap {
+        true => fates.next().unwrap_or(Fate::Answered),
+        false => Fate::Answered,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_swap_that_is_refused_may_have_been_made_by_the_first_request() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().counter("orders"), store.locks().counter("orders"));
+    // The first is executed, another client writes, and only then the second arrives.
+    store.set(swaps([Fate::Late(ms(500)), Fate::Slow(ms(2_000)), Fate::Answered]));
+    let adding = tokio::spawn(async move { here.add(1).await });
+    sleep(ms(1_000)).await;
+    assert_eq!(there.add(1).await.unwrap(), 2);
+    assert_eq!(adding.await.unwrap().unwrap(), 1);
+    assert_eq!(there.get().await.unwrap(), 2, "it was added twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_reading_after_an_unsure_swap_says_so_too() {
+    let store = Lossy::sound();
+    let counter = store.locks().counter("orders");
+    counter.add(1).await.unwrap();
+    let mut is_unsure = false;
+    store.set(move |is_swap| {
+        is_unsure |= is_swap;
+        match (is_swap, is_unsure) {
+            (true, _) => Fate::ReplyLost,
+            (false, true) => Fate::Refused,
+            (false, false) => Fate::Answered,
+        }
+    });
+    let error = counter.add(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(error.to_string().contains("may or may not have been made"), "{error}");
+}
+
+/// A caller that asked again could add a second time.
+#[tokio::test(start_paused = true)]
+async fn an_unknown_write_is_not_to_be_retried() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().counter("orders"), store.locks().counter("orders"));
+    here.add(1).await.unwrap();
+    // It reads first; then it learns of nothing while the other client writes more than is remembered.
+    let mut fates = [Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(3_000))].into_iter();
+    store.set(move |_| fates.next().unwrap_or(Fate::Answered));
+    let adding = tokio::spawn(async move { here.add(1).await });
+    sleep(ms(1_000)).await;
+    for _ in 0..20 {
+        there.add(1).await.unwrap();
+    }
+    let error = adding.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unreachable, false));
+    assert!(error.to_string().contains("others have changed the cell since"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_latch_is_not_written_again() {
+    let store = Lossy::sound();
+    let latch = store.locks().latch("import", 2);
+    for left in [1, 0, 0, 0] {
+        assert_eq!(latch.count_down().await.unwrap(), left);
+    }
+    assert_eq!(store.changes.load(Ordering::SeqCst), 2);
+}
+
+/// Its watch is not notified, so that the limit comes before the next reading.
+#[tokio::test(start_paused = true)]
+async fn a_party_whose_limit_ends_after_the_trip_has_passed() {
+    for names in [["one", "two"], ["two", "one"]] {
+        let mut store = Lossy::sound();
+        store.notifies = false;
+        let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
+        for generation in 1..=3 {
+            let limited = here.clone().wait_at_most(SECOND);
+            let waiting = tokio::spawn(async move { limited.arrive_as(names[0]).await });
+            sleep(ms(500)).await;
+            assert_eq!(there.arrive_as(names[1]).await.unwrap().generation(), generation);
+            let passed = waiting.await.unwrap().expect("it has passed").generation();
+            assert_eq!(passed, generation);
+            assert_eq!(there.arrived().await.unwrap(), 0);
+        }
+    }
+}

@@ -21,6 +21,8 @@ pub(crate) enum Fate {
     ReplyLost,
     /// It is executed this much later, and never answered.
     Late(Duration),
+    /// It is executed, and answered, this much later.
+    Slow(Duration),
     /// It is never answered, and nothing says so.
     Silent,
     Refused,
@@ -94,6 +96,10 @@ impl Lossy {
                     execute();
                 });
                 lost()
+            }
+            Fate::Slow(by) => {
+                sleep(by).await;
+                Ok(execute())
             }
             Fate::Silent => std::future::pending().await,
             Fate::Refused => Err(Error::new(ErrorKind::Refused, "no permission")),

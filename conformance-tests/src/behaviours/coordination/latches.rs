@@ -146,7 +146,7 @@ async fn counts(context: Arc<Context>) {
         assert!(error.to_string().contains("a count of 2, not 3"), "{error}");
     }
     for wrong in [0, 1_025] {
-        let error = locks.latch("import", wrong).count_down().await.expect_err("out of range");
+        let error = locks.latch("other", wrong).count_down().await.expect_err("out of range");
         work::assert_kind(&error, ErrorKind::InvalidArgument);
     }
     assert_eq!(count(&context, &latch, "b").await, 0);
