@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fencelock_core::ErrorKind;
+use fencelock_core::{ErrorKind, memory};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -239,6 +239,7 @@ fn the_end_of_the_runtime_ends_changes_and_waits() {
     let locks = runtime.block_on(async { store.locks() });
     let other = tokio::runtime::Runtime::new().unwrap();
     let (counter, latch) = (locks.counter("orders"), locks.latch("import", 1));
+    let later = counter.clone();
     let adding = other.spawn(async move { counter.add(1).await });
     let waiting = other.spawn(async move { latch.wait().await });
     std::thread::sleep(ms(50));
@@ -249,27 +250,8 @@ fn the_end_of_the_runtime_ends_changes_and_waits() {
         timeout(5 * SECOND, both).await.expect("told")
     });
     assert_eq!((ended.0.kind(), ended.1.kind()), (ErrorKind::Closed, ErrorKind::Closed));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_arrival_that_is_late_does_not_count_after_its_party_gave_up() {
-    let store = Lossy::sound();
-    let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
-    let (one, two) = tokio::join!(here.arrive_and_wait(), there.arrive_and_wait());
-    assert!(one.is_ok() && two.is_ok());
-    let mut swaps = 0;
-    store.set(move |is_swap| {
-        swaps += u32::from(is_swap);
-        match (is_swap, swaps) {
-            (false, _) => Fate::Answered,
-            (true, 1) => Fate::Late(100 * SECOND),
-            (true, _) => Fate::RequestLost,
-        }
-    });
-    here.arrive_and_wait().await.unwrap_err();
-    store.set(|_| Fate::Answered);
-    sleep(200 * SECOND).await;
-    assert_eq!(there.arrived().await.unwrap(), 0, "it counts although nobody waits");
+    let late = other.block_on(async { timeout(5 * SECOND, later.add(1)).await.expect("told") });
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// Answers everything, but does with swaps what `fates` say, one after the other.
@@ -334,31 +316,63 @@ async fn an_unknown_write_is_not_to_be_retried() {
     assert!(error.to_string().contains("others have changed the cell since"), "{error}");
 }
 
+/// What this client has written last need not be there any more.
 #[tokio::test(start_paused = true)]
-async fn an_open_latch_is_not_written_again() {
+async fn a_change_that_writes_nothing_has_seen_what_is_there() {
     let store = Lossy::sound();
-    let latch = store.locks().latch("import", 2);
-    for left in [1, 0, 0, 0] {
-        assert_eq!(latch.count_down().await.unwrap(), left);
-    }
-    assert_eq!(store.changes.load(Ordering::SeqCst), 2);
+    let (here, there) = (store.locks().counter("orders"), store.locks().counter("orders"));
+    let mut fates = [Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(3_000))].into_iter();
+    store.set(move |_| fates.next().unwrap_or(Fate::Answered));
+    let also_here = here.clone();
+    let adding = tokio::spawn(async move { here.add(1).await });
+    sleep(ms(1_000)).await;
+    assert_eq!(there.add(10).await.unwrap(), 11);
+    assert_eq!(also_here.at_least(0).await.unwrap(), 11, "it was called after that");
+    assert_eq!(adding.await.unwrap().unwrap(), 1);
 }
 
-/// Its watch is not notified, so that the limit comes before the next reading.
 #[tokio::test(start_paused = true)]
-async fn a_party_whose_limit_ends_after_the_trip_has_passed() {
-    for names in [["one", "two"], ["two", "one"]] {
-        let mut store = Lossy::sound();
-        store.notifies = false;
-        let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
-        for generation in 1..=3 {
-            let limited = here.clone().wait_at_most(SECOND);
-            let waiting = tokio::spawn(async move { limited.arrive_as(names[0]).await });
-            sleep(ms(500)).await;
-            assert_eq!(there.arrive_as(names[1]).await.unwrap().generation(), generation);
-            let passed = waiting.await.unwrap().expect("it has passed").generation();
-            assert_eq!(passed, generation);
-            assert_eq!(there.arrived().await.unwrap(), 0);
-        }
-    }
+async fn a_first_write_replaces_nothing_that_another_task_of_its_client_writes() {
+    let locks = memory::Memory::new().locks(Default::default()).unwrap();
+    let guard = locks.lock("page").acquire().await.unwrap();
+    let cell = locks.cell("page");
+    let (written, is_first) =
+        tokio::join!(cell.write(&guard, *b"a"), cell.compare_and_set(None, *b"b"));
+    written.unwrap();
+    assert!(!is_first.unwrap(), "the other was before it");
+    assert_eq!(cell.read().await.unwrap().unwrap().bytes(), b"a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_holds_no_longer_writes_nothing() {
+    let locks = memory::Memory::new().locks(Default::default()).unwrap();
+    let guard = locks.lock("page").hold_at_most(SECOND).acquire().await.unwrap();
+    let cell = locks.cell("page");
+    sleep(2 * SECOND).await;
+    let error = cell.write(&guard, *b"late").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(cell.read().await.unwrap().is_none());
+}
+
+/// No notification is needed for what a waiter that joins a watch is given.
+#[tokio::test(start_paused = true)]
+async fn a_watch_begins_with_what_is_there_when_it_begins() {
+    let mut store = Lossy::sound();
+    store.notifies = false;
+    let (here, there) = (store.locks().cell("page"), store.locks().cell("page"));
+    let mut first = here.watch().await.unwrap();
+    assert!(first.next().await.unwrap().is_none());
+    assert!(there.compare_and_set(None, *b"1").await.unwrap());
+    let one = here.watch().await.unwrap().next().await.unwrap().expect("it was written before");
+    // A reading is under way when the next one begins.
+    let mut is_first = true;
+    store.set(move |_| match std::mem::take(&mut is_first) {
+        true => Fate::AnsweredLate(ms(500)),
+        false => Fate::Answered,
+    });
+    let _reading = here.watch().await.unwrap();
+    sleep(ms(100)).await;
+    assert!(there.compare_and_set(Some(one.version()), *b"2").await.unwrap());
+    let two = here.watch().await.unwrap().next().await.unwrap().expect("it is there");
+    assert_eq!((one.bytes(), two.bytes()), (&b"1"[..], &b"2"[..]));
 }

@@ -23,6 +23,8 @@ pub(crate) enum Fate {
     Late(Duration),
     /// It is executed, and answered, this much later.
     Slow(Duration),
+    /// It is executed at once, and answered this much later.
+    AnsweredLate(Duration),
     /// It is never answered, and nothing says so.
     Silent,
     Refused,
@@ -100,6 +102,11 @@ impl Lossy {
             Fate::Slow(by) => {
                 sleep(by).await;
                 Ok(execute())
+            }
+            Fate::AnsweredLate(by) => {
+                let answer = execute();
+                sleep(by).await;
+                Ok(answer)
             }
             Fate::Silent => std::future::pending().await,
             Fate::Refused => Err(Error::new(ErrorKind::Refused, "no permission")),

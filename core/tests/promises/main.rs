@@ -20,6 +20,7 @@ mod observing;
 mod options;
 mod panics;
 mod program;
+mod recipes;
 mod renewal;
 mod runtimes;
 mod scripted;
