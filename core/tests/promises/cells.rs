@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::lossy::{Fate, Lossy};
+use crate::lossy::{Fate, Lossy, swaps};
 use crate::scripted::{SECOND, ms};
 
 /// xorshift64 (Marsaglia, 2003).
@@ -254,17 +254,6 @@ fn the_end_of_the_runtime_ends_changes_and_waits() {
     assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// Answers everything, but does with swaps what `fates` say, one after the other.
-fn swaps(
-    fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
-) -> impl FnMut(bool) -> Fate {
-    let mut fates = fates.into_iter();
-    move |is_swap| match is_swap {
-        true => fates.next().unwrap_or(Fate::Answered),
-        false => Fate::Answered,
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_repeated_swap_that_is_refused_may_have_been_made_by_the_first_request() {
     let store = Lossy::sound();
@@ -375,4 +364,41 @@ async fn a_watch_begins_with_what_is_there_when_it_begins() {
     assert!(there.compare_and_set(Some(one.version()), *b"2").await.unwrap());
     let two = here.watch().await.unwrap().next().await.unwrap().expect("it is there");
     assert_eq!((one.bytes(), two.bytes()), (&b"1"[..], &b"2"[..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_after_a_refusal() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().cell("page"), store.locks().cell("page"));
+    store.set(|_| Fate::Refused);
+    let mut watch = here.watch().await.unwrap();
+    assert_eq!(watch.next().await.unwrap_err().kind(), ErrorKind::Refused);
+    store.set(|_| Fate::Answered);
+    assert!(there.compare_and_set(None, *b"1").await.unwrap());
+    let seen = async {
+        loop {
+            match watch.next().await {
+                Ok(Some(value)) => return value,
+                Ok(None) | Err(_) => {}
+            }
+        }
+    };
+    assert_eq!(timeout(3 * SECOND, seen).await.expect("it reads again").bytes(), b"1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_during_a_reading_is_not_lost() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().cell("page"), store.locks().cell("page"));
+    let mut is_first = true;
+    store.set(move |_| match std::mem::take(&mut is_first) {
+        true => Fate::AnsweredLate(ms(500)),
+        false => Fate::Answered,
+    });
+    let mut watch = here.watch().await.unwrap();
+    sleep(ms(100)).await;
+    assert!(there.compare_and_set(None, *b"1").await.unwrap());
+    assert!(watch.next().await.unwrap().is_none(), "it was read before");
+    let seen = timeout(SECOND, watch.next()).await.expect("it reads again at once");
+    assert_eq!(seen.unwrap().expect("it is there").bytes(), b"1");
 }

@@ -1,17 +1,19 @@
 //! A store of cells that loses requests and replies, delays them, and forgets to notify.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
 use fencelock_core::{
-    CellStore, Cells, Content, Error, ErrorKind, Keep, LockName, Locks, Notifier, Result, Stamp,
+    AttemptOutcome, CellStore, Cells, Content, Error, ErrorKind, FencingToken, Keep, LockName,
+    Locks, Notifier, Result, Stamp, lease_end,
 };
 use tokio::time::sleep;
 
-use crate::scripted::{SECOND, Script, ms};
+use crate::scripted::{One, SECOND, Script, ms};
 
 /// What becomes of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,10 @@ pub(crate) struct Lossy {
     pub(crate) notifies: bool,
     pub(crate) reads: Arc<AtomicUsize>,
     pub(crate) swaps: Arc<AtomicUsize>,
+    /// For how long the last swap was to be kept.
+    pub(crate) kept: Arc<Mutex<Option<Keep>>>,
+    /// The last token that was granted.
+    tokens: Arc<AtomicU64>,
     /// Swaps that changed something.
     pub(crate) changes: Arc<AtomicUsize>,
 }
@@ -56,6 +62,8 @@ impl Lossy {
             notifies: true,
             reads: Arc::default(),
             swaps: Arc::default(),
+            kept: Arc::default(),
+            tokens: Arc::default(),
             changes: Arc::default(),
         }
     }
@@ -68,10 +76,15 @@ impl Lossy {
         *self.decide.lock() = Box::new(decide);
     }
 
-    /// A client with a network of its own, of the same store.
+    /// A client of the same store. Every claim is granted its lock, as after a loss that nobody knows of yet.
     pub(crate) fn locks(&self) -> Locks {
-        let cells = Cells::of(Arc::new(self.clone()));
-        Script::new().cells(cells).unreachable_after(10 * SECOND).connect().1
+        let (cells, tokens) = (Cells::of(Arc::new(self.clone())), self.tokens.clone());
+        let grant = move |asked: One| {
+            let token = FencingToken::new(tokens.fetch_add(1, Ordering::SeqCst) + 1);
+            let valid_until = lease_end(asked.at, asked.of.ttl());
+            ready(Ok(AttemptOutcome::Granted { token, valid_until }))
+        };
+        Script::new().cells(cells).attempts(grant).unreachable_after(10 * SECOND).connect().1
     }
 
     async fn carry<T>(
@@ -135,8 +148,9 @@ impl CellStore for Lossy {
         cell: &LockName,
         from: Option<Stamp>,
         to: Option<&Content>,
-        _: Keep,
+        keep: Keep,
     ) -> Result<bool> {
+        *self.kept.lock() = Some(keep);
         self.swaps.fetch_add(1, Ordering::SeqCst);
         let (this, key, to) = (self.clone(), cell.key().to_owned(), to.cloned());
         self.carry(true, move || {
@@ -167,5 +181,16 @@ impl CellStore for Lossy {
             Some(cells.keys().filter(|key| key.starts_with(&prefix)).cloned().collect())
         };
         self.carry(false, list).await
+    }
+}
+
+/// Answers everything, but does with swaps what `fates` say, one after the other.
+pub(crate) fn swaps(
+    fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
+) -> impl FnMut(bool) -> Fate {
+    let mut fates = fates.into_iter();
+    move |is_swap| match is_swap {
+        true => fates.next().unwrap_or(Fate::Answered),
+        false => Fate::Answered,
     }
 }

@@ -1,11 +1,13 @@
 //! What is made of cells, over a store that loses requests and replies, and forgets to notify.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use fencelock_core::ErrorKind;
+use fencelock_core::{Claimed, ErrorKind, Keep, Locks, Once, Run, Tick, memory};
 use tokio::time::{sleep, timeout};
 
-use crate::lossy::{Fate, Lossy};
+use crate::lossy::{Fate, Lossy, swaps};
 use crate::scripted::{SECOND, ms};
 
 #[tokio::test(start_paused = true)]
@@ -72,4 +74,221 @@ async fn a_party_is_not_left_waiting_at_a_barrier_that_was_removed_and_made_anew
     let error = timeout(10 * SECOND, waiting).await.expect("told").unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert_eq!(there.arrived().await.unwrap(), 1);
+}
+
+/// Its arrival was counted, and nobody has told it so by the end of its limit.
+#[tokio::test(start_paused = true)]
+async fn a_party_without_an_answer_has_passed_if_it_is_among_those_who_did() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
+    let mut fates = [Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(2_000))].into_iter();
+    store.set(move |_| fates.next().unwrap_or(Fate::Answered));
+    let limited = here.wait_at_most(SECOND);
+    let waiting = tokio::spawn(async move { limited.arrive_and_wait().await });
+    sleep(ms(500)).await;
+    assert_eq!(there.arrive_and_wait().await.unwrap().generation(), 1);
+    assert_eq!(waiting.await.unwrap().expect("it has passed").generation(), 1);
+}
+
+/// Others have passed the next round before it looks again.
+#[tokio::test(start_paused = true)]
+async fn a_party_that_was_counted_has_passed_also_when_later_rounds_are_over() {
+    let mut store = Lossy::sound();
+    store.notifies = false;
+    let [here, there, other] = [(); 3].map(|()| store.locks().barrier("phase", 2));
+    let limited = here.wait_at_most(SECOND);
+    let waiting = tokio::spawn(async move { limited.arrive_and_wait().await });
+    sleep(ms(100)).await;
+    assert_eq!(there.arrive_and_wait().await.unwrap().generation(), 1);
+    let again = there.clone();
+    let second = tokio::spawn(async move { again.arrive_and_wait().await });
+    sleep(ms(100)).await;
+    assert_eq!(other.arrive_and_wait().await.unwrap().generation(), 2);
+    assert_eq!(waiting.await.unwrap().expect("it has passed").generation(), 1);
+    assert_eq!(second.await.unwrap().unwrap().generation(), 2);
+}
+
+mod elections {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_leader_that_knows_nothing_of_its_loss_writes_nothing() {
+        let store = Lossy::sound();
+        let (one, two) = (store.locks().election("main"), store.locks().election("main"));
+        let first = one.with_words("first").campaign().await.unwrap();
+        let second = two.with_words("second").campaign().await.unwrap();
+        assert!(first.is_held() && second.fencing_token() > first.fencing_token());
+        assert_eq!(first.proclaim("late").await.unwrap_err().kind(), ErrorKind::Stale);
+        second.proclaim("still").await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_candidate_that_was_overtaken_campaigns_again() {
+        for leads in [false, true] {
+            let store = Lossy::sound();
+            let (one, two) = (store.locks().election("main"), store.locks().election("main"));
+            // Its first words arrive after those of a later leader.
+            store.set(swaps([Fate::Slow(SECOND)]));
+            let campaign = tokio::spawn(async move {
+                match leads {
+                    false => one.campaign().await.map(|term| term.fencing_token()),
+                    true => one.lead(|term| async move { Ok(term.fencing_token()) }).await,
+                }
+            });
+            sleep(ms(500)).await;
+            let second = two.campaign().await.unwrap();
+            match campaign.await.unwrap() {
+                Ok(term) => assert!(leads && term > second.fencing_token()),
+                Err(error) => {
+                    assert!(!leads, "{error}");
+                    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Lost, true));
+                }
+            }
+        }
+    }
+
+    async fn evict(locks: &Locks) {
+        let holder = locks.inspect("main").await.unwrap().holders.remove(0);
+        assert!(locks.evict("main", &holder.id).await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_term_proclaims_nothing() {
+        let locks = memory::Memory::new().locks(Default::default()).unwrap();
+        let election = locks.election("main").with_words("first");
+        let term = election.campaign().await.unwrap();
+        evict(&locks).await;
+        term.lost().await;
+        assert_eq!(term.proclaim("late").await.unwrap_err().kind(), ErrorKind::Lost);
+        // The lock is not needed to see what is written.
+        let next = election.with_words("next").campaign().await.unwrap();
+        next.proclaim("next").await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lead_campaigns_after_a_loss_and_has_resigned_at_its_end() {
+        let locks = memory::Memory::new().locks(Default::default()).unwrap();
+        let (election, terms) = (locks.election("main"), Arc::new(AtomicUsize::new(0)));
+        let counted = terms.clone();
+        let leading = tokio::spawn(async move {
+            let work = |_| {
+                let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
+                async move {
+                    if is_first {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(())
+                }
+            };
+            election.lead(work).await
+        });
+        sleep(SECOND).await;
+        evict(&locks).await;
+        timeout(10 * SECOND, leading).await.expect("it leads again").unwrap().unwrap();
+        assert_eq!(terms.load(Ordering::SeqCst), 2);
+        assert!(locks.lock("main").try_acquire().await.unwrap().is_some(), "it is held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_observer_learns_of_a_leader_at_once_and_of_none_within_a_second() {
+        let memory = memory::Memory::new();
+        let [here, there] = [(); 2].map(|()| memory.locks(Default::default()).unwrap());
+        let mut observer = here.election("main").observe().await.unwrap();
+        assert!(observer.next().await.unwrap().is_none());
+        sleep(ms(10_300)).await;
+        let before = here.now();
+        let term = there.election("main").with_words("it").campaign().await.unwrap();
+        while observer.next().await.unwrap().is_none_or(|leader| leader.words() != b"it") {}
+        assert!(here.now().duration_since(before) < ms(100), "the cell is watched");
+        term.resign().await.unwrap();
+        assert!(observer.next().await.unwrap().is_none());
+        assert!(here.now().duration_since(before) < 2 * SECOND, "the lock is asked each second");
+    }
+}
+
+mod once {
+    use super::*;
+
+    async fn runs(once: &Once) -> Run {
+        match once.claim().await.unwrap() {
+            Claimed::Run(run) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ticked(store: &Lossy, tick: u64) -> Once {
+        store.locks().once("report").tick(Tick::number(tick))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_run_that_knows_nothing_of_its_loss_marks_nothing() {
+        let store = Lossy::sound();
+        let (first, second) = (runs(&ticked(&store, 1)).await, runs(&ticked(&store, 2)).await);
+        second.done().await.unwrap();
+        assert!(first.is_held());
+        assert_eq!(first.done().await.unwrap_err().kind(), ErrorKind::Stale);
+        let _still = runs(&ticked(&store, 1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_lost_its_lock_marks_nothing() {
+        let locks = memory::Memory::new().locks(Default::default()).unwrap();
+        let once = locks.once("report").tick(Tick::number(1));
+        let run = runs(&once.clone().at_most_for(SECOND)).await;
+        run.lost().await;
+        assert_eq!(run.done().await.unwrap_err().kind(), ErrorKind::Lost);
+        let _again = runs(&once).await;
+    }
+
+    /// It is read before the lock is acquired, and again under it.
+    #[tokio::test(start_paused = true)]
+    async fn a_tick_that_was_done_before_the_lock_was_acquired_is_not_run() {
+        for never_twice in [false, true] {
+            let store = Lossy::sound();
+            let once = ticked(&store, 1);
+            let once = if never_twice { once.never_twice() } else { once };
+            let mut is_first = true;
+            store.set(move |_| match std::mem::take(&mut is_first) {
+                true => Fate::AnsweredLate(SECOND),
+                false => Fate::Answered,
+            });
+            let claiming = tokio::spawn(async move { once.claim().await });
+            sleep(ms(500)).await;
+            runs(&ticked(&store, 1)).await.done().await.unwrap();
+            let claimed = claiming.await.unwrap().unwrap();
+            assert!(matches!(claimed, Claimed::Done { .. }), "{claimed:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_was_overtaken_before_it_began_does_not_begin() {
+        let store = Lossy::sound();
+        let once = ticked(&store, 1).never_twice();
+        store.set(swaps([Fate::Slow(SECOND)]));
+        let claiming = tokio::spawn(async move { once.claim().await });
+        sleep(ms(500)).await;
+        let _later = runs(&ticked(&store, 2).never_twice()).await;
+        assert_eq!(claiming.await.unwrap().unwrap_err().kind(), ErrorKind::Stale);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tick_that_is_done_needs_no_lock() {
+        let locks = memory::Memory::new().locks(Default::default()).unwrap();
+        let once = |tick| locks.once("report").tick(Tick::number(tick));
+        runs(&once(1)).await.done().await.unwrap();
+        let _running = runs(&once(2)).await;
+        let claimed = once(1).claim().await.unwrap();
+        assert!(matches!(claimed, Claimed::Done { .. }), "{claimed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_done_is_remembered_for_ten_periods_and_90_days_at_least() {
+        let day = Duration::from_secs(86_400);
+        for (period, days) in [(SECOND, 90), (30 * day, 300)] {
+            let store = Lossy::sound();
+            let once = store.locks().once("report").tick(Tick::every(period));
+            runs(&once).await.done().await.unwrap();
+            assert_eq!(*store.kept.lock(), Some(Keep::For(days * day)));
+        }
+    }
 }
