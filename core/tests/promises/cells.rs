@@ -377,9 +377,8 @@ async fn a_watch_goes_on_after_a_refusal() {
     assert!(there.compare_and_set(None, *b"1").await.unwrap());
     let seen = async {
         loop {
-            match watch.next().await {
-                Ok(Some(value)) => return value,
-                Ok(None) | Err(_) => {}
+            if let Ok(Some(value)) = watch.next().await {
+                return value;
             }
         }
     };
