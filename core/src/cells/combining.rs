@@ -1,5 +1,6 @@
 //! Changes of one process to a cell are combined: one write is in flight, and the changes that come
-//! meanwhile are applied together in the next. So clients contend, and not their tasks.
+//! meanwhile are applied together in the next; those that come while the cell is read, at once. So clients
+//! contend, and not their tasks.
 //!
 //! The caller that finds no write in flight starts the task that makes them: a caller that is frozen or
 //! dropped stops no other.
@@ -184,9 +185,22 @@ impl Work {
         Some(waiting.drain(..count).collect())
     }
 
-    /// Applies `changes` until one write of all of them is made. `known` is what this task has written
-    /// last: if it is still there, nothing has to be read.
-    async fn make(&self, changes: &mut [Box<dyn Change>], known: &mut Option<Seen>) -> Result<()> {
+    /// Those that have come since, up to what may be written together with `changes`.
+    fn join(&self, changes: &mut Vec<Box<dyn Change>>) {
+        let most = self.key.kind.most_together().saturating_sub(changes.len());
+        if let Some(waiting) = self.client.combiners.cells.lock().get_mut(&self.key) {
+            waiting.retain(|change| change.is_wanted());
+            changes.extend(waiting.drain(..waiting.len().min(most)));
+        }
+    }
+
+    /// Applies `changes` until one write of all of them is made, and of those that come while the cell is
+    /// read. `known` is what this task has written last: if it is still there, nothing has to be read.
+    async fn make(
+        &self,
+        changes: &mut Vec<Box<dyn Change>>,
+        known: &mut Option<Seen>,
+    ) -> Result<()> {
         let Work { client, cells, key, .. } = self;
         let access = Access { client, cells, name: &key.name, kind: key.kind };
         let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(20));
@@ -195,7 +209,11 @@ impl Work {
             let is_read = was_known.is_none();
             let from = match was_known {
                 Some(seen) => seen,
-                None => access.read().await?,
+                None => {
+                    let read = access.read().await?;
+                    self.join(changes);
+                    read
+                }
             };
             let to = self.apply(changes, &from);
             let (to, keep) = match &to {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fencelock_core::{ErrorKind, memory};
+use fencelock_core::{Counter, ErrorKind, memory};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -166,6 +166,21 @@ async fn changes_of_one_client_share_writes() {
     // What this client has written last is not read again.
     let reads = store.reads.load(Ordering::SeqCst);
     assert!(reads <= 2, "{reads} reads");
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_that_come_while_the_cell_is_read_are_in_the_same_write() {
+    let store = Lossy::sound();
+    let counter = store.locks().counter("orders");
+    let mut adding = JoinSet::new();
+    let add = |counter: Counter| async move { counter.add(1).await.unwrap() };
+    adding.spawn(add(counter.clone()));
+    while store.reads.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    (0..9).for_each(|_| drop(adding.spawn(add(counter.clone()))));
+    adding.join_all().await;
+    assert_eq!(store.swaps.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
