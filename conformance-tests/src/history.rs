@@ -87,6 +87,36 @@ pub enum What {
         /// Whether the resource took it.
         accepted: bool,
     },
+    /// A counter was asked to add this, or nothing, to read it.
+    AddInvoked {
+        /// Not negative.
+        n: i64,
+    },
+    /// It answered.
+    Added {
+        /// With this sum.
+        sum: i64,
+    },
+    /// The acquisition that was invoked is the claim of a tick of a `once`.
+    ForTick {
+        /// Its number.
+        tick: u64,
+        /// Whether a tick that was begun is not run again.
+        never_twice: bool,
+    },
+    /// The claim was answered that the tick is done, or begun if it is never run twice.
+    AlreadyDone,
+    /// The tick is about to be marked as done.
+    MarkInvoked,
+    /// It is marked as done. Without this, and without [`NotMarked`](What::NotMarked), nobody knows.
+    Marked,
+    /// It was not marked as done, and will not be.
+    NotMarked,
+    /// An observer of an election was told who leads.
+    Observed {
+        /// The term; `None` when there is no leader.
+        term: Option<u64>,
+    },
 }
 
 /// Names one of a worker's acquisitions.
@@ -192,9 +222,14 @@ impl Worker {
 
     /// Acquire is about to be called.
     pub fn invoke(&mut self, name: &str, how: How) -> ClaimId {
+        self.begin(name, What::Invoked { how })
+    }
+
+    /// Something else is about to be called, which is `what`.
+    pub fn begin(&mut self, name: &str, what: What) -> ClaimId {
         self.last_claim += 1;
         let claim = ClaimId { number: self.last_claim, lock: name.into() };
-        self.record(&claim, What::Invoked { how });
+        self.record(&claim, what);
         claim
     }
 

@@ -3,16 +3,24 @@
 //! A claim lasts from the return of acquire to the earliest of: release called, loss reported, the
 //! last known end of its validity. That is within the time for which the holder really believed,
 //! so whatever is found here is a fault; what is not found may still be one.
+//!
+//! What is made of cells has rules of its own: [`counters`], [`ticks`], [`observers`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::time::Duration;
 
 use fencelock_core::Mode;
 
 use crate::history::{Event, What};
 
-/// What to check, in addition to exclusion and tokens.
+mod counters;
+mod observers;
+mod ticks;
+mod violation;
+
+pub use violation::Violation;
+
+/// What to check, in addition to exclusion, tokens and cells.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// A claim that was seen queued is granted before later claims.
@@ -26,85 +34,6 @@ pub struct Rules {
     pub overlaps_are_admitted: bool,
 }
 
-/// What should not have happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Violation {
-    /// Holders believed in a lock together that exclude each other.
-    Overlap {
-        /// The lock.
-        lock: String,
-        /// The later of the two, or of all that hold too many permits together.
-        tokens: Vec<u64>,
-        /// For how long the last two did.
-        nanos: u64,
-    },
-    /// An exclusive grant had no larger token than an earlier one.
-    TokenNotRising {
-        /// The lock.
-        lock: String,
-        /// The earlier grant's.
-        earlier: u64,
-        /// The later grant's.
-        later: u64,
-    },
-    /// Two grants had the same token.
-    TokenTwice {
-        /// The lock.
-        lock: String,
-        /// The token.
-        token: u64,
-    },
-    /// The protected resource took a write by a token older than one it had taken.
-    StaleWrite {
-        /// The lock.
-        lock: String,
-        /// The token of the stale write.
-        token: u64,
-    },
-    /// A free lock was not granted to its waiters.
-    Stuck {
-        /// The lock.
-        lock: String,
-        /// For how long.
-        nanos: u64,
-    },
-    /// A later claim was granted first.
-    OutOfOrder {
-        /// The lock.
-        lock: String,
-        /// The tokens of the claim that was overtaken, and of the one that overtook it.
-        tokens: (u64, u64),
-    },
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Violation::Overlap { lock, tokens, nanos } => write!(
-                f,
-                "{lock:?}: the holders with tokens {tokens:?} exclude each other \
-                 and overlapped for {nanos} ns"
-            ),
-            Violation::TokenNotRising { lock, earlier, later } => {
-                write!(f, "{lock:?}: token {later} was granted after {earlier}")
-            }
-            Violation::TokenTwice { lock, token } => {
-                write!(f, "{lock:?}: token {token} was granted twice")
-            }
-            Violation::StaleWrite { lock, token } => {
-                write!(f, "{lock:?}: a write with the stale token {token} was accepted")
-            }
-            Violation::Stuck { lock, nanos } => {
-                write!(f, "{lock:?}: free for {nanos} ns while others waited")
-            }
-            Violation::OutOfOrder { lock, tokens: (overtaken, first) } => {
-                write!(f, "{lock:?}: token {first} came later and overtook {overtaken}")
-            }
-        }
-    }
-}
-
 /// Everything that is wrong with a history, in no order of importance.
 #[must_use]
 pub fn check(mut events: Vec<Event>, rules: Rules) -> Vec<Violation> {
@@ -116,6 +45,9 @@ pub fn check(mut events: Vec<Event>, rules: Rules) -> Vec<Violation> {
         violations.extend(overlaps(lock, &spans));
         violations.extend(tokens(lock, &spans, rules.overlaps_are_admitted));
         violations.extend(stale_writes(lock, &events));
+        violations.extend(counters::check(lock, &events));
+        violations.extend(ticks::check(lock, &events, rules.overlaps_are_admitted));
+        violations.extend(observers::check(lock, &events));
         if let Some(bound) = rules.granted_within {
             violations.extend(stuck(lock, &spans, bound));
         }
@@ -213,7 +145,9 @@ fn spans(events: &[&Event]) -> Vec<Span> {
                 span.answered = Some(from);
                 span.grant = Some(Grant { token, from, until, freed: None });
             }
-            (What::Refused | What::Unknown, _) => span.answered = Some(event.at),
+            (What::Refused | What::Unknown | What::AlreadyDone, _) => {
+                span.answered = Some(event.at)
+            }
             (What::Valid { until }, Some(grant)) => grant.until = until,
             (What::Lost, Some(grant)) => {
                 grant.until = grant.until.min(event.at);

@@ -8,6 +8,8 @@ use fencelock_conformance::checker::{Rules, Violation, check};
 use fencelock_conformance::history::{Event, What, Worker, killed, read};
 use proptest::prelude::*;
 
+mod cells;
+
 fn event(at: u64, worker: u64, claim: u64, what: What) -> Event {
     Event { at, worker, claim, lock: "lock".to_owned(), what }
 }
