@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Result};
 use fencelock_testkit::deployments::{Fault, Kind, Wiring};
-use fencelock_testkit::torture::{self, StoreReport, Until, Workload, counted, torture};
+use fencelock_testkit::torture::{
+    self, CellFigures, Only, StoreReport, Until, Workload, counted, torture,
+};
 use serde::Serialize;
 
 use crate::interrupt::Interrupts;
@@ -16,7 +18,7 @@ use crate::leftovers;
 use crate::store_spec::{LIBRARY, StoreSpec};
 
 /// Stress-tests stores: injects faults into servers and clients, and checks exclusion, fencing tokens,
-/// order, liveness and leftovers.
+/// order, liveness and leftovers, and counters, jobs that run once for each tick, and elections.
 ///
 /// The servers are started here, on loopback, and end with the command. Overlaps that a store's
 /// profile admits under a fault are counted and shown; any other violation makes the exit code 1.
@@ -51,9 +53,13 @@ pub(crate) struct Options {
     /// Number of processes that use the store
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     processes: u32,
-    /// Number of tasks in each process
+    /// Number of tasks in each process that use locks, or add to counters with `--only cells`
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     workers: u32,
+    /// Only `locks`, or only `cells`: counters, to which the tasks then add as fast as they can, jobs that
+    /// run once for each tick, and elections. Both by default, mostly locks
+    #[arg(long)]
+    only: Option<Only>,
     /// Number of locks that they share
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     locks: u32,
@@ -153,6 +159,7 @@ impl Options {
             processes: self.processes,
             workload: Workload {
                 workers: self.workers,
+                only: self.only,
                 locks: self.locks,
                 hold_at_most: self.hold_at_most,
                 ttl: Duration::from_secs(2),
@@ -179,6 +186,9 @@ impl Options {
             checked.rejected,
             counted(unchecked.lost_updates, "update", "updates")
         );
+        if report.cells() != CellFigures::default() {
+            text += &format!("; {}", report.cells());
+        }
         for left in &report.leftovers {
             text += &format!("\n  VIOLATION: left behind: {left}");
         }
@@ -197,8 +207,9 @@ impl Options {
         };
         let faults: String =
             self.faults.iter().map(|it| format!(" --fault {}", it.word())).collect();
+        let only = self.only.map_or_else(String::new, |only| format!(" --only {only}"));
         format!(
-            "fencelock-lab torture {store} {length}{faults} --seed {seed} --faults-for {} --quiet-for {} \
+            "fencelock-lab torture {store} {length}{only}{faults} --seed {seed} --faults-for {} --quiet-for {} \
              --hold-at-most {} --processes {} --workers {} --locks {}",
             in_one_word(self.faults_for),
             in_one_word(self.quiet_for),

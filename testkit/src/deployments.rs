@@ -205,6 +205,11 @@ pub trait Deployment: Send + Sync {
         false
     }
 
+    /// Whether this store's profile says that its cells may be lost under this fault, or their last writes.
+    fn may_lose_data(&self, fault: Fault) -> bool {
+        self.may_overlap(fault)
+    }
+
     /// The ports of the current masters, where servers elect them and may fail over by themselves:
     /// also when a master was only stalled for a moment.
     ///

@@ -4,7 +4,8 @@
 //! A run is a series of rounds. In each, every process acquires, holds, writes to protected
 //! registers (a process of their own, which no fault hits), releases and gives up, in all modes; a
 //! fault is injected and healed; then all clients finish, and the round's histories are merged and checked:
-//! exclusion, fencing, order, liveness, leftovers. Overlaps that the store's profile admits under
+//! exclusion, fencing, order, liveness, leftovers, and what counters, jobs with ticks and elections
+//! promise, where the store has cells. Overlaps that the store's profile admits under
 //! that fault are counted and shown; the register that checks tokens must have refused the stale
 //! writes. Anything else is a violation. What the one beside it lost, which does not check, is
 //! shown.
@@ -24,16 +25,18 @@ use crate::deployments::{Deployment, Fault, Library};
 
 mod client_pool;
 mod clock_steps;
+mod earlier_rounds;
 mod fault_schedule;
 mod report;
 mod round;
 mod verdict;
 
 pub(crate) use fencelock_conformance::workload::lock_name;
-pub use fencelock_conformance::workload::{Shift, Workload};
-pub use report::{Round, StoreReport, counted};
+pub use fencelock_conformance::workload::{Only, Shift, Workload};
+pub use report::{CellFigures, Round, StoreReport, counted};
 
 use client_pool::ClientPool;
+use earlier_rounds::EarlierRounds;
 use fault_schedule::FaultSchedule;
 
 /// The prefix of the lock names, in a store that was started for the run.
@@ -98,7 +101,7 @@ pub async fn torture(
         ClientPool::start(deployment, library, options, run.register.socket()).await?;
     let mut report = StoreReport::of(deployment, profile, options);
     let mut schedule = FaultSchedule::shuffled(options, deployment)?;
-    let mut largest_tokens = verdict::LargestTokens::default();
+    let mut earlier = EarlierRounds::default();
     let mut recovery = client_pool::recovery(options);
     // One future for all rounds, so that a stop between two of them is not lost.
     let mut stop = pin!(stop);
@@ -121,7 +124,7 @@ pub async fn torture(
         recovery = played.recovery;
         let writes = run.register.seen().await?;
         let mut round =
-            verdict::verdict(number, played, writes, &mut largest_tokens, deployment, &report)?;
+            verdict::verdict(number, played, writes, &mut earlier, deployment, &report)?;
         if round.violations.is_empty() {
             std::fs::remove_dir_all(&directory)?;
         } else {

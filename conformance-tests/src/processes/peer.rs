@@ -19,9 +19,9 @@ use tokio::sync::oneshot;
 use crate::harness::Params;
 use crate::stopping::stop;
 
-mod client;
 pub(crate) mod process;
 pub(crate) mod protocol;
+mod torture;
 mod work;
 
 use protocol::{Answer, Hello, Reply, Request, Want};

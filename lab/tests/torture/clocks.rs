@@ -1,17 +1,8 @@
-//! Wall clocks that step while the store is in use: what each store's profile says of that, and
-//! whether the verdict notices tokens that follow the clock.
-
-use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::time::Duration;
+//! Wall clocks that step while the store is in use: what each store's profile says of that.
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::sleep;
 
-use super::{command, report, said};
+use super::report;
 
 const SERVERS: [&str; 2] = ["--fault", "server-clock-stepped"];
 /// Several holders hold at any time.
@@ -64,60 +55,5 @@ async fn clients_whose_clocks_step_notice_nothing() {
         let clients = [store, "--rounds", "1", "--fault", "client-clock-stepped"];
         let report = report(&[&clients[..], &HOLDS].concat()).await;
         assert!(overlaps(&report) == 0 && report["violations"] == 0, "{report:#}");
-    }
-}
-
-/// A server that forgets each token, so that the next one is that of its clock alone: what a store
-/// would give that does not remember.
-#[tokio::test]
-async fn tokens_of_a_clock_that_is_not_remembered_are_violations() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (server, arguments) = (directory.path().join("server"), directory.path().join("arguments"));
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" = --version ] || printf '%s\\n' \"$@\" > {}\nexec redis-server \"$@\"\n",
-        arguments.display()
-    );
-    std::fs::write(&server, script).expect("written");
-    std::fs::set_permissions(&server, PermissionsExt::from_mode(0o755)).expect("a program");
-    let json = directory.path().join("report");
-    let path = json.to_str().expect("a plain path");
-    let mut torture =
-        command(&[&["redis", "--rounds", "2", "--json", path][..], &SERVERS].concat());
-    let torture = torture.env("FENCELOCK_REDIS_SERVER", &server).output();
-    let output = tokio::select! {
-        output = torture => output.expect("it runs"),
-        () = forget_tokens(&arguments) => unreachable!("it forgets for as long as it can"),
-    };
-    let (code, printed, progress) = said(&output);
-    let report: Value =
-        serde_json::from_slice(&std::fs::read(json).expect("a report")).expect("JSON");
-    for round in report[0]["rounds"].as_array().expect("rounds") {
-        if let Some(histories) = round["histories"].as_str() {
-            std::fs::remove_dir_all(histories).expect("removed");
-        }
-    }
-    assert_eq!(code, 1, "{printed}\n{progress}");
-    assert!(progress.contains(" was granted after "), "{printed}\n{progress}");
-}
-
-/// Deletes the tokens of the server that was started with these arguments, until it ends.
-async fn forget_tokens(arguments: &Path) {
-    loop {
-        // It is not there yet, or no more.
-        let _ = forget_while_it_lives(arguments).await;
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
-async fn forget_while_it_lives(arguments: &Path) -> io::Result<()> {
-    let arguments = std::fs::read_to_string(arguments)?;
-    let port = arguments.lines().skip_while(|it| *it != "--port").nth(1).unwrap_or_default();
-    let mut server = TcpStream::connect(format!("127.0.0.1:{port}")).await?;
-    let forget = "EVAL \"for _, key in ipairs(redis.call('KEYS', '*:f')) do redis.call('DEL', key) end\" 0\r\n";
-    loop {
-        server.write_all(forget.as_bytes()).await?;
-        // The answer is nil.
-        server.read_exact(&mut [0; 5]).await?;
-        sleep(Duration::from_millis(5)).await;
     }
 }

@@ -14,6 +14,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 mod clocks;
+mod forgetting;
 
 /// Longer than a TTL, which is 2 s there.
 const SHORT: [&str; 4] = ["--faults-for", "2500ms", "--quiet-for", "1s"];
@@ -56,6 +57,8 @@ async fn keeps_its_promises(store: &str) {
         printed.contains(&format!("again: fencelock-lab torture {store} --rounds 3 --seed ")),
         "{printed}"
     );
+    // Counters, jobs with ticks and elections are there besides the locks, where there are cells.
+    assert_eq!(printed.contains(" additions ("), !store.starts_with("redlock"), "{printed}");
 }
 
 #[tokio::test]
@@ -127,6 +130,20 @@ async fn frozen_clients_lose_updates_only_where_tokens_are_not_checked() {
     };
     assert!(lost("unchecked") > 0, "no lost update: {report:#}");
     assert_eq!(lost("checked"), 0, "{report:#}");
+}
+
+/// Two kills a second at least, of processes that label their ticks by clocks that are hours apart.
+#[tokio::test]
+async fn only_cells_are_used_if_these_are_asked_for() {
+    let killed = ["file", "--only", "cells", "--fault", "clients-killed", "--rounds", "1"];
+    let report = report(&killed).await;
+    let round = &report["rounds"][0];
+    for figure in ["additions", "ticks", "terms", "observed"] {
+        assert!(round["cells"][figure].as_u64() > Some(0), "{report:#}");
+    }
+    assert_eq!(round["writes"]["checked"]["accepted"], 0, "{report:#}");
+    let (code, _, error) = run(&["file", "--only", "doors"]).await;
+    assert!(code == 64 && error.contains("expected locks or cells"), "{code}: {error}");
 }
 
 /// A server that forgets its locks: what its profile admits is counted, and harms nothing.

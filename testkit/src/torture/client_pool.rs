@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_conformance::history;
-use fencelock_conformance::workload::{Errors, Shift};
+use fencelock_conformance::history::{self, Event, What, Worker};
+use fencelock_conformance::workload::{COUNTERS, ELECTION, Errors, NEVER_TWICE, ONCE, Shift};
 use fencelock_conformance::{Answer, Params, Peer, PeerError, ServerClock, Want};
 use fencelock_core::Profile;
 use rand::rngs::StdRng;
@@ -21,6 +21,9 @@ use crate::deployments::{Deployment, Fault, Library};
 /// How long a store that serves again may need until every lock can be acquired again, in addition
 /// to the TTL of a dead holder: for reconnects, an election, a busy machine.
 const RECOVERY: Duration = Duration::from_secs(10);
+
+/// How far the clocks are ahead that processes label ticks by, in seconds: one after the other.
+const TICKS_AHEAD: [i64; 3] = [-40, 0, 3 * 3_600];
 
 /// The time within which everything must work again after a fault.
 pub(super) fn recovery(options: &Options) -> Duration {
@@ -47,6 +50,7 @@ pub(super) struct ClientPool {
     params: Params,
     connect: fencelock_conformance::Connect,
     options: Options,
+    uses_cells: bool,
     members: Vec<Member>,
     /// One for each of them, where the machine has a C compiler for the shim.
     clocks: Vec<ServerClock>,
@@ -81,6 +85,8 @@ pub(super) struct Done {
     pub(super) errors: Errors,
     /// Descriptions of what should not have happened.
     pub(super) wrong: Vec<String>,
+    /// The last readings of the counters.
+    pub(super) sums: Vec<Event>,
 }
 
 impl ClientPool {
@@ -100,6 +106,7 @@ impl ClientPool {
             params,
             connect: library.connect,
             options: options.clone(),
+            uses_cells: false,
             members: Vec::new(),
             clocks: Vec::new(),
             random: StdRng::seed_from_u64(options.seed ^ 1),
@@ -107,6 +114,7 @@ impl ClientPool {
         };
         // Connect here first, so that a problem with the store is one clear error.
         let profile = clients.profile().await?;
+        clients.uses_cells = options.workload.uses_cells() && profile.cells.is_some();
         let processes = if deployment.shares_between_processes() { options.processes } else { 1 };
         for index in 0..processes as usize {
             if ServerClock::is_possible() {
@@ -155,6 +163,7 @@ impl ClientPool {
         let shift = Shift {
             workload: self.options.workload.clone(),
             seed: self.random.random(),
+            ticks_ahead: TICKS_AHEAD[index % TICKS_AHEAD.len()],
             register: self.register.clone(),
             history: directory.join(format!("{index}.{}", member.life)),
         };
@@ -232,8 +241,34 @@ impl ClientPool {
                 }
             }
         }
+        if self.uses_cells {
+            self.settle_sums(&mut done).await;
+        }
         done.wrong.extend(self.not_free(bound).await?);
         Ok(done)
+    }
+
+    /// Reads the counters in a way that ends what requests may still be on their way.
+    async fn settle_sums(&self, done: &mut Done) {
+        let Some(first) = self.members.first() else { return };
+        let mut history = Worker::new();
+        for counter in COUNTERS {
+            let claim = history.begin(counter, What::AddInvoked { n: 0 });
+            match first.peer.ask(Want::Sum { counter: counter.to_owned() }).await {
+                Ok(Answer::Sum(sum)) => history.record(&claim, What::Added { sum }),
+                Ok(other) => done.wrong.push(format!("{counter}: {other:?}")),
+                Err(error) => done.wrong.push(format!("{counter}: {error}")),
+            }
+        }
+        done.sums = history.into_events();
+    }
+
+    /// The locks that are used.
+    fn lock_names(&self) -> Vec<String> {
+        let workload = &self.options.workload;
+        let locks = if workload.uses_locks() { workload.locks } else { 0 };
+        let of_cells = if self.uses_cells { &[ONCE, NEVER_TWICE, ELECTION][..] } else { &[] };
+        (0..locks).map(super::lock_name).chain(of_cells.iter().map(|it| (*it).to_owned())).collect()
     }
 
     /// Locks that still have holders or waiters although all clients have finished.
@@ -241,8 +276,7 @@ impl ClientPool {
         let Some(first) = self.members.first() else { return Ok(Vec::new()) };
         let occupied = async || {
             let mut occupied = Vec::new();
-            for lock in 0..self.options.workload.locks {
-                let name = super::lock_name(lock);
+            for name in self.lock_names() {
                 match first.peer.ask(Want::Participants { name: name.clone() }).await {
                     Ok(Answer::Count(0)) => {}
                     Ok(Answer::Count(n)) => {

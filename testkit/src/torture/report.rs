@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fencelock_conformance::Seen;
+use fencelock_conformance::history::{Event, What};
+use fencelock_conformance::workload::{COUNTERS, ELECTION, NEVER_TWICE, ONCE};
 use fencelock_core::Profile;
 use serde::Serialize;
 
@@ -49,6 +51,8 @@ pub struct Round {
     pub admitted_overlaps: u64,
     /// Overlaps that it does not admit. They are among the violations too.
     pub unadmitted_overlaps: u64,
+    /// What was done with cells.
+    pub cells: CellFigures,
     /// The results of the writes to the protected registers.
     pub writes: Seen,
     /// How long after the fault the last of the locks was granted again.
@@ -60,6 +64,85 @@ pub struct Round {
     pub violations: Vec<String>,
     /// Where the histories of a round with violations are.
     pub histories: Option<PathBuf>,
+}
+
+/// What was done with cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CellFigures {
+    /// Additions to counters that were answered.
+    pub additions: u64,
+    /// Additions of which nobody knows.
+    pub unsure_additions: u64,
+    /// Ticks that were marked as done.
+    pub ticks: u64,
+    /// Runs of ticks that ended without a mark: killed, lost, or failed.
+    pub unmarked_runs: u64,
+    /// Leaders that were elected.
+    pub terms: u64,
+    /// Changes that observers were told of.
+    pub observed: u64,
+    /// Answers that only a loss of data explains, which the store's profile admits under these faults.
+    pub admitted_losses: u64,
+}
+
+impl CellFigures {
+    pub(super) fn of(events: &[Event]) -> CellFigures {
+        let count =
+            |is: &dyn Fn(&Event) -> bool| events.iter().filter(|event| is(event)).count() as u64;
+        let granted = |event: &Event| matches!(event.what, What::Granted { .. });
+        let additions = count(&|event| matches!(event.what, What::Added { .. }));
+        let of_counters = |event: &Event| COUNTERS.contains(&&*event.lock);
+        let refused = count(&|event| of_counters(event) && event.what == What::Refused);
+        let asked = count(&|event| matches!(event.what, What::AddInvoked { .. }));
+        let ticks = count(&|event| event.what == What::Marked);
+        let is_job = |event: &Event| [ONCE, NEVER_TWICE].contains(&&*event.lock);
+        CellFigures {
+            additions,
+            unsure_additions: asked - additions - refused,
+            ticks,
+            unmarked_runs: count(&|event| is_job(event) && granted(event)) - ticks,
+            terms: count(&|event| event.lock == ELECTION && granted(event)),
+            observed: count(&|event| matches!(event.what, What::Observed { .. })),
+            admitted_losses: 0,
+        }
+    }
+}
+
+impl std::ops::Add for CellFigures {
+    type Output = CellFigures;
+
+    fn add(self, other: CellFigures) -> CellFigures {
+        CellFigures {
+            additions: self.additions + other.additions,
+            unsure_additions: self.unsure_additions + other.unsure_additions,
+            ticks: self.ticks + other.ticks,
+            unmarked_runs: self.unmarked_runs + other.unmarked_runs,
+            terms: self.terms + other.terms,
+            observed: self.observed + other.observed,
+            admitted_losses: self.admitted_losses + other.admitted_losses,
+        }
+    }
+}
+
+/// In one line, without what there was not.
+impl fmt::Display for CellFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let additions = counted(self.additions, "addition", "additions");
+        let ticks = counted(self.ticks, "tick", "ticks");
+        let terms = counted(self.terms, "term", "terms");
+        write!(
+            f,
+            "{additions} ({} unsure), {ticks} ({} unmarked",
+            self.unsure_additions, self.unmarked_runs
+        )?;
+        write!(f, " runs), {terms}")?;
+        if self.admitted_losses > 0 {
+            let answers = counted(self.admitted_losses, "answer", "answers");
+            write!(f, ", {answers} after a loss that the store's profile admits")?;
+        }
+        Ok(())
+    }
 }
 
 fn in_ms<S: serde::Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
@@ -125,6 +208,12 @@ impl StoreReport {
         self.rounds.iter().fold(Seen::default(), |sum, round| sum + round.writes)
     }
 
+    /// What was done with cells, in all rounds.
+    #[must_use]
+    pub fn cells(&self) -> CellFigures {
+        self.rounds.iter().fold(CellFigures::default(), |sum, round| sum + round.cells)
+    }
+
     /// The most violations per acquisition that a run of this length, in which there was none, is
     /// compatible with, at a confidence of 95 %: three in as many (Hanley and Lippman-Hand, "If
     /// nothing goes wrong, is everything all right?", JAMA 1983).
@@ -155,6 +244,9 @@ impl fmt::Display for Round {
         let faults = if faults.is_empty() { "no fault".to_owned() } else { faults.join(" and ") };
         let acquisitions = counted(self.acquisitions, "acquisition", "acquisitions");
         write!(f, "round {}, {faults}: {acquisitions}", self.number)?;
+        if self.cells != CellFigures::default() {
+            write!(f, ", {}", self.cells)?;
+        }
         if self.failed_over {
             write!(f, ", another master")?;
         }

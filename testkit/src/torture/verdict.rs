@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use fencelock_conformance::Seen;
 use fencelock_conformance::checker::{self, Rules, Violation};
 use fencelock_conformance::history::{self, Event, What};
-use fencelock_conformance::workload::is_granted_in_order;
-use fencelock_conformance::{How, Seen};
+use fencelock_conformance::workload::{ELECTION, is_granted_in_order};
 use fencelock_core::Order;
 
-use super::report::{Round, StoreReport};
+use super::earlier_rounds::EarlierRounds;
+use super::report::{CellFigures, Round, StoreReport};
 use super::round::Played;
 use crate::deployments::Deployment;
 
@@ -18,49 +19,12 @@ use crate::deployments::Deployment;
 /// arrival order. A busy machine can delay a request for long before it arrives.
 const LATER: Duration = Duration::from_secs(1);
 
-/// The largest token of each lock so far, since tokens rise over rounds too.
-#[derive(Debug, Default)]
-pub(super) struct LargestTokens(BTreeMap<String, u64>);
-
-impl LargestTokens {
-    /// As grants before the round.
-    fn as_events(&self) -> impl Iterator<Item = Event> {
-        let exclusive = What::Invoked { how: How::Exclusive };
-        self.0.iter().flat_map(move |(lock, &token)| {
-            [exclusive, What::Granted { token, valid_until: 0 }].map(|what| Event {
-                at: 0,
-                worker: 0,
-                claim: 0,
-                lock: lock.clone(),
-                what,
-            })
-        })
-    }
-
-    fn remember(&mut self, events: &[Event]) {
-        let mut exclusive = std::collections::HashSet::new();
-        for event in events {
-            let claim = (event.worker, event.claim);
-            match event.what {
-                What::Invoked { how: How::Exclusive } => {
-                    exclusive.insert(claim);
-                }
-                What::Granted { token, .. } if exclusive.contains(&claim) => {
-                    let largest = self.0.entry(event.lock.clone()).or_default();
-                    *largest = token.max(*largest);
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
 /// Checks one round. `writes` is what the registers have counted since the beginning of the run.
 pub(super) fn verdict(
     number: usize,
     played: Played,
     writes: Seen,
-    largest_tokens: &mut LargestTokens,
+    earlier: &mut EarlierRounds,
     deployment: &dyn Deployment,
     report: &StoreReport,
 ) -> io::Result<Round> {
@@ -68,6 +32,7 @@ pub(super) fn verdict(
     let events = merged(&played)?;
     let failed_over = played.failed_over;
     let may_overlap = failed_over || faults.iter().any(|fault| deployment.may_overlap(*fault));
+    let may_lose_data = failed_over || faults.iter().any(|fault| deployment.may_lose_data(*fault));
     let undisturbed = faults.is_empty() && !failed_over;
     let rules = Rules {
         overlaps_are_admitted: may_overlap,
@@ -82,14 +47,16 @@ pub(super) fn verdict(
             as u64,
         admitted_overlaps: 0,
         unadmitted_overlaps: 0,
+        cells: CellFigures::of(&events),
         writes: report.writes_of(writes),
         recovered: recovered(&events, played.healed_at),
-        errors: played.done.errors,
-        violations: played.done.wrong,
+        errors: played.done.errors.clone(),
+        violations: played.done.wrong.clone(),
         histories: None,
     };
-    let (in_order, handed_on) = largest_tokens
-        .as_events()
+    let before = earlier.as_events(&events);
+    let (in_order, handed_on) = before
+        .into_iter()
         .chain(events.iter().cloned())
         .partition(|event| is_granted_in_order(&event.lock));
     let in_order = checker::check(in_order, rules);
@@ -97,13 +64,17 @@ pub(super) fn verdict(
     for violation in in_order.into_iter().chain(handed_on) {
         match violation {
             Violation::Overlap { .. } if may_overlap => round.admitted_overlaps += 1,
+            lost if may_lose_data && lost.is_of_data() => round.cells.admitted_losses += 1,
             other => {
                 round.unadmitted_overlaps += u64::from(matches!(other, Violation::Overlap { .. }));
                 round.violations.push(other.to_string());
             }
         }
     }
-    largest_tokens.remember(&events);
+    earlier.remember(&events, may_lose_data);
+    if is_without_leader(&events, played.healed_at) {
+        round.violations.push("no candidate led after the fault".to_owned());
+    }
     if round.acquisitions == 0 {
         round.violations.push("nothing was granted in the whole round".to_owned());
     }
@@ -136,8 +107,17 @@ fn merged(played: &Played) -> io::Result<Vec<Event>> {
         }
         all.extend(events);
     }
+    all.extend(played.done.sums.iter().cloned());
     all.sort_by_key(|event| event.at);
     Ok(all)
+}
+
+/// Whether there are candidates, of whom none was elected after the fault. Each tries once more when all is
+/// calm.
+fn is_without_leader(events: &[Event], healed_at: u64) -> bool {
+    let mut of_election = events.iter().filter(|event| event.lock == ELECTION).peekable();
+    let granted = |event: &Event| matches!(event.what, What::Granted { .. });
+    of_election.peek().is_some() && !of_election.any(|it| it.at >= healed_at && granted(it))
 }
 
 /// How long after the fault the last of the locks was granted again.
@@ -156,6 +136,7 @@ mod tests {
     use std::borrow::Cow;
 
     use async_trait::async_trait;
+    use fencelock_conformance::How;
     use fencelock_core::{Liveness, Modes, Profile, Reach, RenewalPlan, TokenOrder, Ttl};
 
     use super::super::client_pool::Done;
@@ -178,7 +159,11 @@ mod tests {
         }
 
         fn may_overlap(&self, fault: Fault) -> bool {
-            fault == Fault::ServerClockStepped
+            self.may_lose_data(fault) || fault == Fault::ServerClockStepped
+        }
+
+        fn may_lose_data(&self, fault: Fault) -> bool {
+            fault == Fault::DataLost
         }
 
         async fn inflict(&self, _: Fault, _: Duration) -> io::Result<()> {
@@ -210,6 +195,35 @@ mod tests {
     /// A round with that fault, in which a lock was granted with the first token until 100, and at
     /// `second` with the other one.
     fn judged(fault: Fault, tokens: [u64; 2], second: u64) -> Round {
+        let mut events = Vec::new();
+        for (claim, at, until) in [(0, 10, 100), (1, second, second + 10)] {
+            let granted = What::Granted { token: tokens[claim], valid_until: u64::MAX };
+            let invoked = What::Invoked { how: How::Exclusive };
+            for (at, what) in [(at, invoked), (at + 1, granted), (until, What::ReleaseInvoked)] {
+                let (claim, lock) = (claim as u64, "lock-0".to_owned());
+                events.push(Event { at, worker: 1, claim, lock, what });
+            }
+        }
+        round_of(fault, &events)
+    }
+
+    /// A round with that fault, in which one claim had these events, after a grant of a lock.
+    fn judged_besides(fault: Fault, name: &str, events: &[What]) -> Round {
+        let invoked = What::Invoked { how: How::Exclusive };
+        let lock =
+            [invoked, What::Granted { token: 1, valid_until: 0 }].map(|what| ("lock-0", what));
+        let all = lock.into_iter().chain(events.iter().map(|what| (name, *what)));
+        let event = |(at, (lock, what)): (usize, (&str, What))| Event {
+            at: at as u64,
+            worker: 1,
+            claim: at as u64 / 2,
+            lock: lock.to_owned(),
+            what,
+        };
+        round_of(fault, &all.enumerate().map(event).collect::<Vec<_>>())
+    }
+
+    fn round_of(fault: Fault, events: &[Event]) -> Round {
         let options = Options {
             seed: 0,
             until: Until::Rounds(1),
@@ -219,22 +233,15 @@ mod tests {
             processes: 1,
             workload: Workload {
                 workers: 1,
+                only: None,
                 locks: 1,
                 hold_at_most: Duration::ZERO,
                 ttl: Duration::from_secs(2),
             },
         };
         let directory = tempfile::tempdir().unwrap();
-        let mut history = String::new();
-        for (claim, at, until) in [(0, 10, 100), (1, second, second + 10)] {
-            let granted = What::Granted { token: tokens[claim], valid_until: u64::MAX };
-            let invoked = What::Invoked { how: How::Exclusive };
-            for (at, what) in [(at, invoked), (at + 1, granted), (until, What::ReleaseInvoked)] {
-                let (claim, lock) = (claim as u64, "lock-0".to_owned());
-                let event = Event { at, worker: 1, claim, lock, what };
-                history += &(serde_json::to_string(&event).unwrap() + "\n");
-            }
-        }
+        let line = |event: &Event| serde_json::to_string(event).unwrap() + "\n";
+        let history: String = events.iter().map(line).collect();
         std::fs::write(directory.path().join("0.0-0"), history).unwrap();
         let played = Played {
             faults: RoundFaults { to_servers: Some(fault), ..RoundFaults::default() },
@@ -246,8 +253,8 @@ mod tests {
             recovery: Duration::ZERO,
         };
         let report = StoreReport::of(&ByItsClock, profile(), &options);
-        let mut largest = LargestTokens::default();
-        verdict(1, played, Seen::default(), &mut largest, &ByItsClock, &report).unwrap()
+        let mut earlier = EarlierRounds::default();
+        verdict(1, played, Seen::default(), &mut earlier, &ByItsClock, &report).unwrap()
     }
 
     #[test]
@@ -258,6 +265,28 @@ mod tests {
         let not_admitted = judged(Fault::ClientClockStepped, [1, 2], 50);
         assert_eq!((not_admitted.admitted_overlaps, not_admitted.unadmitted_overlaps), (0, 1));
         assert_eq!(not_admitted.violations.len(), 1, "{not_admitted}");
+    }
+
+    /// A clock that steps ends leases, and no cells.
+    #[test]
+    fn losses_are_admitted_only_under_a_fault_that_the_profile_names() {
+        let wrong = [What::AddInvoked { n: 1 }, What::Added { sum: 2 }];
+        let judged = |fault| judged_besides(fault, "counter-0", &wrong);
+        let admitted = judged(Fault::DataLost);
+        assert_eq!(
+            (admitted.cells.admitted_losses, admitted.violations.len()),
+            (1, 0),
+            "{admitted}"
+        );
+        let not_admitted = judged(Fault::ServerClockStepped);
+        assert_eq!((not_admitted.cells.admitted_losses, not_admitted.violations.len()), (0, 1));
+    }
+
+    #[test]
+    fn an_election_without_a_leader_after_the_fault_is_a_violation() {
+        let invoked = What::Invoked { how: How::Exclusive };
+        let round = judged_besides(Fault::ClientsFrozen, ELECTION, &[invoked]);
+        assert!(round.violations[0].contains("no candidate led"), "{round}");
     }
 
     #[test]

@@ -13,11 +13,10 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::sync::watch;
 
 use super::protocol::{Answer, Hello, Reply, Request, Want};
-use super::work;
+use super::{torture, work};
 use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
-use crate::processes::peer::client;
 use crate::processes::register::ProtectedRegister;
 
 /// Set for a program that is to be a peer.
@@ -153,8 +152,12 @@ impl State {
                 Ok(Answer::Count(count.try_into().unwrap_or(u64::MAX)))
             }
             Want::Torture(shift) => {
-                let errors = client::work(&self.locks, &shift, &self.calm.subscribe()).await?;
+                let errors = torture::work(&self.locks, &shift, &self.calm.subscribe()).await?;
                 Ok(Answer::Errors(errors))
+            }
+            Want::Sum { counter } => {
+                // An addition, after which no earlier request that is still on its way can be carried out.
+                Ok(Answer::Sum(self.locks.counter(counter).add(0).await?))
             }
             Want::Calm => {
                 self.calm.send_modify(|times| *times += 1);

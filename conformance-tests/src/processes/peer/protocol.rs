@@ -83,6 +83,11 @@ pub enum Want {
     },
     /// Work under faults, as a torture test does, until [`Calm`](Want::Calm).
     Torture(Shift),
+    /// Settle what a counter is.
+    Sum {
+        /// Which.
+        counter: String,
+    },
     /// Finish the work that was begun.
     Calm,
     /// Disconnect from the store.
@@ -114,6 +119,8 @@ pub enum Answer {
     Is(bool),
     /// How many.
     Count(u64),
+    /// The value of a counter.
+    Sum(i64),
     /// How often each kind of error occurred.
     Errors(BTreeMap<String, u64>),
     /// An error of the library.

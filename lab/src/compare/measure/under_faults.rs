@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fencelock::Result;
 use fencelock_testkit::deployments::{Deployment, Fault};
-use fencelock_testkit::torture::{self, Round, StoreReport, Until, Workload, torture};
+use fencelock_testkit::torture::{self, Only, Round, StoreReport, Until, Workload, torture};
 
 use crate::compare::board::Board;
 use crate::compare::data::{FaultRound, UnderFaults};
@@ -21,6 +21,7 @@ use crate::torture::in_one_word;
 const PROCESSES: u32 = 3;
 const WORKLOAD: Workload = Workload {
     workers: 12,
+    only: Some(Only::Locks),
     locks: 48,
     hold_at_most: Duration::from_millis(400),
     ttl: Duration::from_secs(2),
@@ -91,7 +92,7 @@ fn again(spec: &StoreSpec, faults: &[Fault], seed: u64) -> String {
     let faults: String = faults.iter().map(|fault| format!(" --fault {}", fault.word())).collect();
     format!(
         "fencelock-lab torture {spec} --minutes 60{faults} --seed {seed} --faults-for {} \
-         --quiet-for {} --hold-at-most {} --processes {PROCESSES} --workers {} --locks {}",
+         --quiet-for {} --hold-at-most {} --processes {PROCESSES} --workers {} --locks {} --only locks",
         in_one_word(FAULTS_FOR),
         in_one_word(QUIET_FOR),
         in_one_word(WORKLOAD.hold_at_most),

@@ -1,4 +1,4 @@
-//! One client process at work: each worker acquires, holds, writes, and leaves in one of many ways.
+//! Locks: each worker acquires, holds, writes, and leaves in one of many ways.
 //!
 //! The workers are careless: they write without asking the guard first, since a process can be
 //! stopped between the question and the write anyway. What keeps the register right is its check of
@@ -7,59 +7,20 @@
 use std::io;
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, Result, all};
-use rand::rngs::StdRng;
+use fencelock_core::{ErrorKind, Guard, Lock, Result, all};
+use rand::RngExt;
 use rand::seq::IteratorRandom;
-use rand::{RngExt, SeedableRng};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::history::{ClaimId, What, Worker};
+use super::{Calm, Tools};
+use crate::history::{ClaimId, What};
 use crate::how::How;
 use crate::processes::register::process::Registers;
-use crate::processes::workload::{Errors, Shift, Workload, is_account, lock_name};
+use crate::processes::workload::{Errors, is_account, lock_name};
 
-/// Works until `calm` changes, and finishes what was begun.
-pub(crate) async fn work(
-    locks: &Locks,
-    shift: &Shift,
-    calm: &watch::Receiver<u64>,
-) -> Result<Errors> {
-    let mut workers = JoinSet::new();
-    for index in 0..shift.workload.workers {
-        let history = format!("{}-{index}", shift.history.display());
-        let worker = Client {
-            locks: locks.clone(),
-            workload: shift.workload.clone(),
-            random: StdRng::seed_from_u64(shift.seed.wrapping_add(u64::from(index))),
-            history: Worker::to_file(history.as_ref()).map_err(|error| trouble(&error))?,
-            registers: Registers::connect(&shift.register).await.map_err(|e| trouble(&e))?,
-            errors: Errors::new(),
-        };
-        workers.spawn(worker.work(calm.clone()));
-    }
-    let mut errors = Errors::new();
-    while let Some(worker) = workers.join_next().await {
-        let of_one = worker.map_err(|error| trouble(&error))?.map_err(|error| trouble(&error))?;
-        for (kind, count) in of_one {
-            *errors.entry(kind).or_default() += count;
-        }
-    }
-    Ok(errors)
-}
-
-fn trouble(error: &impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::InvalidArgument, error.to_string())
-}
-
-struct Client {
-    locks: Locks,
-    workload: Workload,
-    random: StdRng,
-    history: Worker,
-    registers: Registers,
-    errors: Errors,
+pub(super) struct Client {
+    pub(super) tools: Tools,
+    pub(super) registers: Registers,
 }
 
 /// What came of asking for a lock, or for several.
@@ -99,18 +60,17 @@ async fn ask<G>(
 }
 
 impl Client {
-    async fn work(mut self, mut calm: watch::Receiver<u64>) -> io::Result<Errors> {
-        calm.mark_unchanged();
-        while !calm.has_changed().unwrap_or(true) {
+    pub(super) async fn work(mut self, calm: Calm) -> io::Result<Errors> {
+        while !calm.has_come() {
             self.once().await?;
         }
-        Ok(self.errors)
+        Ok(self.tools.errors)
     }
 
     async fn once(&mut self) -> io::Result<()> {
-        let number = self.random.random_range(0..self.workload.locks);
+        let number = self.tools.random.random_range(0..self.tools.workload.locks);
         let is_account = is_account(number);
-        if is_account && self.workload.locks > 3 && self.random.random_bool(0.3) {
+        if is_account && self.tools.workload.locks > 3 && self.tools.random.random_bool(0.3) {
             return self.move_money().await;
         }
         let (name, how) = (lock_name(number), self.any_mode());
@@ -119,10 +79,10 @@ impl Client {
         if let Patience::AtMost(limit) = patience {
             lock = lock.wait_at_most(limit);
         }
-        let claim = self.history.invoke(&name, how);
+        let claim = self.tools.history.invoke(&name, how);
         let asked = ask(patience, lock.try_acquire(), lock.acquire()).await;
         if let Some(guard) = self.answered(asked, std::slice::from_ref(&claim)).await {
-            self.history.granted(&guard, &claim);
+            self.tools.history.granted(&guard, &claim);
             self.hold(&guard, &name, how, &claim).await?;
             self.leave(guard, &claim).await;
         }
@@ -131,14 +91,14 @@ impl Client {
 
     /// Locks two or three accounts at once, and moves money to the first of them.
     async fn move_money(&mut self) -> io::Result<()> {
-        let accounts = (0..self.workload.locks).filter(|number| is_account(*number));
-        let count = self.random.random_range(2..=3);
-        let names: Vec<String> = accounts.map(lock_name).sample(&mut self.random, count);
+        let accounts = (0..self.tools.workload.locks).filter(|number| is_account(*number));
+        let count = self.tools.random.random_range(2..=3);
+        let names: Vec<String> = accounts.map(lock_name).sample(&mut self.tools.random, count);
         let patience = self.any_patience();
         let (mut locks, mut claims) = (Vec::new(), Vec::new());
         for name in &names {
             locks.push(self.lock(How::Exclusive, name, true));
-            claims.push(self.history.invoke(name, How::Exclusive));
+            claims.push(self.tools.history.invoke(name, How::Exclusive));
         }
         let mut all = all(locks);
         if let Patience::AtMost(limit) = patience {
@@ -148,21 +108,21 @@ impl Client {
         let Some(guards) = self.answered(asked, &claims).await else { return Ok(()) };
         let mut accounts = Vec::new();
         for (index, (name, claim)) in names.into_iter().zip(&claims).enumerate() {
-            self.history.granted(&guards[index], claim);
+            self.tools.history.granted(&guards[index], claim);
             accounts.push((name, guards[index].fencing_token().get()));
         }
         let balances = self.registers.balances(&accounts).await?;
-        sleep(self.usual_hold()).await;
-        let amount = self.random.random_range(1..100);
+        sleep(self.tools.usual_hold()).await;
+        let amount = self.tools.random.random_range(1..100);
         self.registers.collect(&accounts, balances, amount).await?;
         for (index, claim) in claims.iter().enumerate() {
-            self.history.releasing(&guards[index], claim);
+            self.tools.history.releasing(&guards[index], claim);
         }
-        if self.random.random_bool(0.9) {
+        if self.tools.random.random_bool(0.9) {
             let released = guards.release().await;
             // An error is of one of them, and does not say of which.
             if released.is_ok() {
-                claims.iter().for_each(|claim| self.history.released(claim, &released));
+                claims.iter().for_each(|claim| self.tools.history.released(claim, &released));
             }
         }
         Ok(())
@@ -170,9 +130,9 @@ impl Client {
 
     /// The lock, and as an account's mostly with local hand-offs.
     fn lock(&mut self, how: How, name: &str, is_account: bool) -> Lock {
-        let lock = how.lock(&self.locks, name).ttl(self.workload.ttl);
-        let most = self.locks.profile().max_local_handoffs.min(16);
-        if how == How::Exclusive && is_account && most > 1 && self.random.random_bool(0.8) {
+        let lock = how.lock(&self.tools.locks, name).ttl(self.tools.workload.ttl);
+        let most = self.tools.locks.profile().max_local_handoffs.min(16);
+        if how == How::Exclusive && is_account && most > 1 && self.tools.random.random_bool(0.8) {
             return lock.local_handoffs(most);
         }
         lock
@@ -189,38 +149,33 @@ impl Client {
             Err(error) => (What::Unknown, Some(error)),
         };
         for claim in claims {
-            self.history.record(claim, what);
+            self.tools.history.record(claim, what);
         }
         if let Some(error) = error {
-            *self.errors.entry(error.kind().message().to_owned()).or_default() += 1;
-            sleep(Duration::from_millis(self.random.random_range(5..50))).await;
+            self.tools.count(&error).await;
         }
         None
     }
 
     fn any_mode(&mut self) -> How {
-        let modes = self.locks.profile().modes;
-        match self.random.random_range(0..10) {
+        let modes = self.tools.locks.profile().modes;
+        match self.tools.random.random_range(0..10) {
             0 if modes.shared => How::Shared,
-            1 if modes.permits => How::Permits { n: self.random.random_range(1..=2), limit: 3 },
+            1 if modes.permits => {
+                How::Permits { n: self.tools.random.random_range(1..=2), limit: 3 }
+            }
             _ => How::Exclusive,
         }
     }
 
     fn any_patience(&mut self) -> Patience {
-        let ms = Duration::from_millis(self.random.random_range(0..100));
-        match self.random.random_range(0..10) {
+        let ms = Duration::from_millis(self.tools.random.random_range(0..100));
+        match self.tools.random.random_range(0..10) {
             0 => Patience::Tries,
             1 => Patience::AtMost(ms),
             2 => Patience::DropsAfter(ms / 5),
             _ => Patience::Endless,
         }
-    }
-
-    fn usual_hold(&mut self) -> Duration {
-        let longest = self.workload.hold_at_most.as_micros().max(1);
-        let hold = self.random.random_range(0..u64::try_from(longest).unwrap_or(u64::MAX));
-        Duration::from_micros(hold)
     }
 
     /// Reads, waits, writes: another one in between is what a lock is there to prevent.
@@ -236,10 +191,10 @@ impl Client {
             true => Some(self.registers.read(name, token).await?),
             false => None,
         };
-        if self.random.random_range(0..2_000) == 0 {
-            self.hold_for_long(guard, claim).await;
+        if self.tools.random.random_range(0..2_000) == 0 {
+            self.tools.hold_for_long(guard, claim).await;
         } else {
-            sleep(self.usual_hold()).await;
+            sleep(self.tools.usual_hold()).await;
         }
         if let Some(values) = read {
             self.registers.write(name, token, values.one_more()).await?;
@@ -247,30 +202,20 @@ impl Client {
         Ok(())
     }
 
-    /// Longer than the lease, so that it has to be renewed.
-    async fn hold_for_long(&mut self, guard: &Guard, claim: &ClaimId) {
-        for _ in 0..30 {
-            sleep(self.workload.ttl / 20).await;
-            if !self.history.observe(guard, claim) {
-                break;
-            }
-        }
-    }
-
     async fn leave(&mut self, guard: Guard, claim: &ClaimId) {
-        match self.random.random_range(0..20) {
+        match self.tools.random.random_range(0..20) {
             0 => {
-                self.history.releasing(&guard, claim);
+                self.tools.history.releasing(&guard, claim);
                 drop(guard);
             }
             1 => {
-                self.history.releasing(&guard, claim);
+                self.tools.history.releasing(&guard, claim);
                 // Dropped on its way.
                 let _ = timeout(Duration::ZERO, guard.release()).await;
             }
             _ => {
                 // What it answered is in the history.
-                let _ = self.history.release(guard, claim).await;
+                let _ = self.tools.history.release(guard, claim).await;
             }
         }
     }
