@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
-use super::redis::{self, ON_A_SERVER};
+use super::redis::{self, ON_A_SERVER, may_fail_over};
 use super::{Deployment, Fault};
 use crate::proxy::framing;
 use crate::servers::{ServerError, TestCluster, TestRedis};
@@ -73,8 +73,7 @@ impl Deployment for Cluster {
     }
 
     fn may_overlap(&self, fault: Fault) -> bool {
-        let loses_nothing = ON_A_SERVER.contains(&fault) || Lines::fault(fault).is_some();
-        !loses_nothing && fault != Fault::SlotMoved
+        may_fail_over(fault)
     }
 
     async fn masters(&self) -> io::Result<Vec<u16>> {

@@ -108,6 +108,14 @@ impl Deployment for OneServer {
 pub(super) const ON_A_SERVER: [Fault; 4] =
     [Fault::ScriptsFlushed, Fault::ConnectionsKilled, Fault::WritesPaused, Fault::ServerFull];
 
+/// Whether a master is replaced under this fault, where servers elect them, and data lost with it. Rounds in
+/// which that happens without one are noticed by their masters.
+pub(super) fn may_fail_over(fault: Fault) -> bool {
+    let of_clients = [Fault::ClientsKilled, Fault::ClientsFrozen, Fault::ClientClockStepped];
+    let keeps_its_master = [&ON_A_SERVER[..], &of_clients, &[Fault::SlotMoved]].concat();
+    !keeps_its_master.contains(&fault) && Lines::fault(fault).is_none()
+}
+
 pub(super) async fn on_a_server(
     server: &TestRedis,
     fault: Fault,
@@ -195,4 +203,22 @@ pub(super) async fn leftovers(server: &TestRedis) -> io::Result<Vec<String>> {
     let stays = |key: &str| key.ends_with("}:f") || key.ends_with("}:c");
     let of_claims = |key: &&str| !key.is_empty() && !stays(key) && *key != "fencelock:redlock";
     Ok(keys.lines().filter(of_claims).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_and_their_connections_have_no_master_replaced() {
+        for fault in [Fault::ClientsKilled, Fault::ClientsFrozen, Fault::CutOff, Fault::ServerFull]
+        {
+            assert!(!may_fail_over(fault), "{fault}");
+        }
+        for fault in
+            [Fault::MasterKilled, Fault::MasterFrozen, Fault::MasterReplaced, Fault::DataLost]
+        {
+            assert!(may_fail_over(fault), "{fault}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
-use super::redis::{self, ON_A_SERVER};
+use super::redis::{self, ON_A_SERVER, may_fail_over};
 use super::{Deployment, Fault};
 use crate::proxy::framing;
 use crate::servers::{TestRedis, TestSentinel};
@@ -55,7 +55,7 @@ impl Deployment for Sentinel {
     }
 
     fn may_overlap(&self, fault: Fault) -> bool {
-        !ON_A_SERVER.contains(&fault) && Lines::fault(fault).is_none()
+        may_fail_over(fault)
     }
 
     async fn masters(&self) -> io::Result<Vec<u16>> {
