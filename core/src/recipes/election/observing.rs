@@ -57,16 +57,7 @@ impl Observers {
             followed.insert(election.name.clone(), Arc::downgrade(&following));
             following
         });
-        let latest = following.latest.clone();
-        let client = client.clone();
-        Observer {
-            _following: following,
-            latest,
-            client,
-            known: None,
-            last_term: None,
-            is_given: false,
-        }
+        Observer::of(following, client.clone())
     }
 }
 
@@ -99,6 +90,12 @@ async fn follow(election: Election, latest: watch::Sender<Answer>) {
 }
 
 impl Observer {
+    fn of(following: Arc<Following>, client: Arc<ClientInner>) -> Observer {
+        let latest = following.latest.clone();
+        let (known, last_term, is_given) = (None, None, false);
+        Observer { _following: following, latest, client, known, last_term, is_given }
+    }
+
     /// Who leads: at the first call the present leader, then each change. `None` when there is no leader.
     /// Changes in quick succession are one, which ends at the newest; terms never go back. A new leader may come
     /// twice: first with the label of its client, then with its [words](Leader::words).
@@ -138,5 +135,32 @@ impl Observer {
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Observer").field("known", &self.known).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::memory::Memory;
+
+    #[tokio::test]
+    async fn terms_never_go_back_and_none_is_told_twice() {
+        let locks = Memory::new().locks(Default::default()).unwrap();
+        let election = locks.election("main");
+        let client = election.handle.client(Operation::Read).await.unwrap().clone();
+        let (sender, latest) = watch::channel(None);
+        let task = AbortOnDropHandle::new(tokio::spawn(std::future::ready(())));
+        let mut observer = Observer::of(Arc::new(Following { latest, _task: task }), client);
+        let leader = |term: u64| Leader { words: Vec::new(), term: FencingToken::new(term) };
+        // What the task finds, term 0 for no leader, and what the observer is told of it.
+        let found = [(2, true), (1, false), (2, false), (3, true), (0, true), (2, false), (3, true)];
+        for (term, is_told) in found {
+            let found = (term > 0).then(|| leader(term));
+            sender.send(Some(Ok(found.clone()))).unwrap();
+            let told = observer.next().now_or_never().map(Result::unwrap);
+            assert_eq!(told, is_told.then_some(found), "term {term}");
+        }
     }
 }
