@@ -108,7 +108,7 @@ pub enum What {
     AlreadyDone,
     /// The tick is about to be marked as done.
     MarkInvoked,
-    /// It is marked as done. Without this, and without [`NotMarked`](What::NotMarked), nobody knows.
+    /// It is marked as done. Without this and [`NotMarked`](What::NotMarked), that is unknown.
     Marked,
     /// It was not marked as done, and will not be.
     NotMarked,

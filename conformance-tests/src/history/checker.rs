@@ -4,7 +4,7 @@
 //! last known end of its validity. That is within the time for which the holder really believed,
 //! so whatever is found here is a fault; what is not found may still be one.
 //!
-//! What is made of cells has rules of its own: [`counters`], [`ticks`], [`observers`].
+//! What is made of cells has rules of its own, in `counters`, `ticks` and `observers`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn spans(events: &[&Event]) -> Vec<Span> {
                 span.grant = Some(Grant { token, from, until, freed: None });
             }
             (What::Refused | What::Unknown | What::AlreadyDone, _) => {
-                span.answered = Some(event.at)
+                span.answered = Some(event.at);
             }
             (What::Valid { until }, Some(grant)) => grant.until = until,
             (What::Lost, Some(grant)) => {

@@ -5,7 +5,7 @@ use fencelock_conformance::history::{Event, What};
 
 use super::{X, event, held, judge};
 
-/// An addition of `n` from `asked` to `answered`; without a sum nobody knows.
+/// An addition of `n` from `asked` to `answered`; without a sum, that is unknown.
 fn added(claim: u64, n: i64, asked: u64, answered: Option<(u64, i64)>) -> Vec<Event> {
     let mut events = vec![event(asked, 1, claim, What::AddInvoked { n })];
     events.extend(answered.map(|(at, sum)| event(at, 1, claim, What::Added { sum })));
@@ -160,7 +160,7 @@ fn a_tick_that_is_begun_twice_and_never_may_be_is_found() {
         events
     };
     let [first, second] = [run(1, 7, 10, 20, &[]), run(2, 7, 30, 40, &[])].map(begun);
-    assert_eq!(judge(&[first.clone(), told(7, 21)]), [], "nobody knows what became of it");
+    assert_eq!(judge(&[first.clone(), told(7, 21)]), [], "its outcome is unknown");
     let found = judge(&[first, second]);
     assert!(matches!(found[..], [Violation::BegunTwice { tick: 7, .. }]), "{found:?}");
 }

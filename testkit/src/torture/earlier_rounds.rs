@@ -70,8 +70,8 @@ impl EarlierRounds {
         near
     }
 
-    /// Keeps what these events, which are in order, have left. After a loss of data nobody knows what the
-    /// store remembers of ticks.
+    /// Keeps what these events, which are in order, have left. After a loss of data it is unknown what
+    /// the store remembers of ticks.
     pub(super) fn remember(&mut self, events: &[Event], may_have_lost_data: bool) {
         let mut exclusive = HashSet::new();
         let mut claims: BTreeMap<(u64, u64), Claim<'_>> = BTreeMap::new();

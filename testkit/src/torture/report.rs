@@ -1,13 +1,13 @@
 //! The report of a run: the faults and the findings, as text and as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use fencelock_conformance::Seen;
 use fencelock_conformance::history::{Event, What};
-use fencelock_conformance::workload::{COUNTERS, ELECTION, NEVER_TWICE, ONCE};
+use fencelock_conformance::workload::{ELECTION, NEVER_TWICE, ONCE};
 use fencelock_core::Profile;
 use serde::Serialize;
 
@@ -70,9 +70,9 @@ pub struct Round {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CellFigures {
-    /// Additions to counters that were answered.
+    /// Additions to counters that were answered, without readings.
     pub additions: u64,
-    /// Additions of which nobody knows.
+    /// Additions whose outcome is unknown.
     pub unsure_additions: u64,
     /// Ticks that were marked as done.
     pub ticks: u64,
@@ -91,15 +91,21 @@ impl CellFigures {
         let count =
             |is: &dyn Fn(&Event) -> bool| events.iter().filter(|event| is(event)).count() as u64;
         let granted = |event: &Event| matches!(event.what, What::Granted { .. });
-        let additions = count(&|event| matches!(event.what, What::Added { .. }));
-        let of_counters = |event: &Event| COUNTERS.contains(&&*event.lock);
-        let refused = count(&|event| of_counters(event) && event.what == What::Refused);
-        let asked = count(&|event| matches!(event.what, What::AddInvoked { .. }));
+        let (mut asked, mut additions) = (HashSet::new(), 0);
+        for event in events {
+            let claim = (event.worker, event.claim);
+            match event.what {
+                What::AddInvoked { n } if n > 0 => drop(asked.insert(claim)),
+                What::Added { .. } => additions += u64::from(asked.remove(&claim)),
+                What::Refused => drop(asked.remove(&claim)),
+                _ => {}
+            }
+        }
         let ticks = count(&|event| event.what == What::Marked);
         let is_job = |event: &Event| [ONCE, NEVER_TWICE].contains(&&*event.lock);
         CellFigures {
             additions,
-            unsure_additions: asked - additions - refused,
+            unsure_additions: asked.len() as u64,
             ticks,
             unmarked_runs: count(&|event| is_job(event) && granted(event)) - ticks,
             terms: count(&|event| event.lock == ELECTION && granted(event)),
@@ -125,18 +131,15 @@ impl std::ops::Add for CellFigures {
     }
 }
 
-/// In one line, without what there was not.
+/// In one line.
 impl fmt::Display for CellFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CellFigures { unsure_additions, .. } = self;
         let additions = counted(self.additions, "addition", "additions");
         let ticks = counted(self.ticks, "tick", "ticks");
+        let runs = counted(self.unmarked_runs, "run without a mark", "runs without a mark");
         let terms = counted(self.terms, "term", "terms");
-        write!(
-            f,
-            "{additions} ({} unsure), {ticks} ({} unmarked",
-            self.unsure_additions, self.unmarked_runs
-        )?;
-        write!(f, " runs), {terms}")?;
+        write!(f, "{additions} ({unsure_additions} unsure), {ticks} ({runs}), {terms}")?;
         if self.admitted_losses > 0 {
             let answers = counted(self.admitted_losses, "answer", "answers");
             write!(f, ", {answers} after a loss that the store's profile admits")?;
@@ -283,4 +286,45 @@ impl fmt::Display for Round {
 pub fn counted<N: TryInto<u64> + fmt::Display + Copy>(n: N, one: &str, several: &str) -> String {
     let is_one = n.try_into().is_ok_and(|n| n == 1);
     format!("{n} {}", if is_one { one } else { several })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_and_refused_additions_are_not_counted() {
+        let of = |lock: &'static str, claims: &[&[What]]| -> Vec<Event> {
+            let claims = claims.iter().zip(0..);
+            let event =
+                |claim, &what| Event { at: 0, worker: 1, claim, lock: lock.to_owned(), what };
+            claims
+                .flat_map(|(events, claim)| events.iter().map(move |it| event(claim, it)))
+                .collect()
+        };
+        let [reading, adding] = [0, 1].map(|n| What::AddInvoked { n });
+        let (added, granted) = (What::Added { sum: 1 }, What::Granted { token: 1, valid_until: 0 });
+        let counter = of(
+            "counter-0",
+            &[
+                &[reading, added],
+                &[adding, added],
+                &[adding, What::Refused],
+                &[adding, What::Unknown],
+                &[adding, What::Killed],
+            ],
+        );
+        let figures = CellFigures::of(&counter);
+        assert_eq!((figures.additions, figures.unsure_additions), (1, 2));
+        let once =
+            of(ONCE, &[&[granted, What::MarkInvoked, What::Marked], &[granted, What::Killed]]);
+        let figures =
+            figures + CellFigures::of(&once) + CellFigures::of(&of(ELECTION, &[&[granted]]));
+        assert_eq!((figures.ticks, figures.unmarked_runs, figures.terms), (1, 1, 1));
+        assert!(
+            figures
+                .to_string()
+                .starts_with("1 addition (2 unsure), 1 tick (1 run without a mark), 1 term")
+        );
+    }
 }

@@ -50,8 +50,8 @@ pub(super) fn verdict(
         cells: CellFigures::of(&events),
         writes: report.writes_of(writes),
         recovered: recovered(&events, played.healed_at),
-        errors: played.done.errors.clone(),
-        violations: played.done.wrong.clone(),
+        errors: played.done.errors,
+        violations: played.done.wrong,
         histories: None,
     };
     let before = earlier.as_events(&events);

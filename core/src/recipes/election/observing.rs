@@ -155,7 +155,8 @@ mod tests {
         let mut observer = Observer::of(Arc::new(Following { latest, _task: task }), client);
         let leader = |term: u64| Leader { words: Vec::new(), term: FencingToken::new(term) };
         // What the task finds, term 0 for no leader, and what the observer is told of it.
-        let found = [(2, true), (1, false), (2, false), (3, true), (0, true), (2, false), (3, true)];
+        let found =
+            [(2, true), (1, false), (2, false), (3, true), (0, true), (2, false), (3, true)];
         for (term, is_told) in found {
             let found = (term > 0).then(|| leader(term));
             sender.send(Some(Ok(found.clone()))).unwrap();
