@@ -16,7 +16,7 @@ pub(super) async fn add(mut tools: Tools, calm: Calm) -> io::Result<Errors> {
         add_once(&mut tools).await;
         if tools.workload.uses_locks() {
             // It is there besides the locks, which are what is measured.
-            tools.pause(0..10).await;
+            tools.pause(0..60).await;
         }
     }
     Ok(tools.errors)
