@@ -1,5 +1,6 @@
 //! What is made of cells, over a store that loses requests and replies, and forgets to notify.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -187,6 +188,25 @@ mod elections {
         timeout(10 * SECOND, leading).await.expect("it leads again").unwrap().unwrap();
         assert_eq!(terms.load(Ordering::SeqCst), 2);
         assert!(locks.lock("main").try_acquire().await.unwrap().is_some(), "it is held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_observers_of_a_client_cost_what_one_does() {
+        let reads = async |count: usize| {
+            let store = Lossy::sound();
+            let locks = store.locks();
+            let mut observers = Vec::new();
+            for _ in 0..count {
+                let mut observer = locks.election("main").observe().await.unwrap();
+                assert!(observer.next().await.unwrap().is_none());
+                observers.push(observer);
+            }
+            sleep(10 * SECOND).await;
+            let watches: HashSet<_> = store.notifiers.lock().iter().map(Arc::as_ptr).collect();
+            assert_eq!(watches.len(), 1);
+            store.reads.load(Ordering::SeqCst)
+        };
+        assert_eq!(reads(100).await, reads(1).await);
     }
 
     #[tokio::test(start_paused = true)]
