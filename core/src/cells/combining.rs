@@ -1,5 +1,5 @@
 //! Changes of one process to a cell are combined: one write is in flight, and the changes that come
-//! meanwhile are applied together in the next; those that come while the cell is read, at once. So clients
+//! meanwhile are applied together in the next, or with its own if it is refused and repeated. So clients
 //! contend, and not their tasks.
 //!
 //! The caller that finds no write in flight starts the task that makes them: a caller that is frozen or
@@ -185,17 +185,18 @@ impl Work {
         Some(waiting.drain(..count).collect())
     }
 
-    /// Those that have come since, up to what may be written together with `changes`.
-    fn join(&self, changes: &mut Vec<Box<dyn Change>>) {
-        let most = self.key.kind.most_together().saturating_sub(changes.len());
-        if let Some(waiting) = self.client.combiners.cells.lock().get_mut(&self.key) {
-            waiting.retain(|change| change.is_wanted());
-            changes.extend(waiting.drain(..waiting.len().min(most)));
-        }
+    /// Adds to `changes`, which were not written, those that have come meanwhile: where clients contend,
+    /// each needs one write and not one for the first of its changes and one for the others.
+    fn take_more(&self, changes: &mut Vec<Box<dyn Change>>) {
+        let mut all = self.client.combiners.cells.lock();
+        let Some(waiting) = all.get_mut(&self.key) else { return };
+        waiting.retain(|change| change.is_wanted());
+        let room = self.key.kind.most_together().saturating_sub(changes.len());
+        changes.extend(waiting.drain(..waiting.len().min(room)));
     }
 
-    /// Applies `changes` until one write of all of them is made, and of those that come while the cell is
-    /// read. `known` is what this task has written last: if it is still there, nothing has to be read.
+    /// Applies `changes` until one write of all of them is made. `known` is what this task has written
+    /// last: if it is still there, nothing has to be read.
     async fn make(
         &self,
         changes: &mut Vec<Box<dyn Change>>,
@@ -209,11 +210,7 @@ impl Work {
             let is_read = was_known.is_none();
             let from = match was_known {
                 Some(seen) => seen,
-                None => {
-                    let read = access.read().await?;
-                    self.join(changes);
-                    read
-                }
+                None => access.read().await?,
             };
             let to = self.apply(changes, &from);
             let (to, keep) = match &to {
@@ -242,6 +239,7 @@ impl Work {
                 let pause = backoff.next((client.settings.seed(), round));
                 client.sleep_until(client.now() + pause).await?;
             }
+            self.take_more(changes);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fencelock_core::{Counter, ErrorKind, memory};
+use fencelock_core::{ErrorKind, memory};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -169,21 +169,6 @@ async fn changes_of_one_client_share_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_that_come_while_the_cell_is_read_are_in_the_same_write() {
-    let store = Lossy::sound();
-    let counter = store.locks().counter("orders");
-    let mut adding = JoinSet::new();
-    let add = |counter: Counter| async move { counter.add(1).await.unwrap() };
-    adding.spawn(add(counter.clone()));
-    while store.reads.load(Ordering::SeqCst) == 0 {
-        tokio::task::yield_now().await;
-    }
-    (0..9).for_each(|_| drop(adding.spawn(add(counter.clone()))));
-    adding.join_all().await;
-    assert_eq!(store.swaps.load(Ordering::SeqCst), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_hundred_count_downs_of_ten_clients_are_few_writes() {
     let store = Lossy::sound();
     let mut tasks = JoinSet::new();
@@ -197,6 +182,26 @@ async fn a_hundred_count_downs_of_ten_clients_are_few_writes() {
     tasks.join_all().await;
     let changes = store.changes.load(Ordering::SeqCst);
     assert!(changes <= 20, "{changes} successful swaps");
+}
+
+/// Of two clients whose first writes meet, one is refused. By then it has more to write.
+#[tokio::test(start_paused = true)]
+async fn a_refused_write_is_repeated_with_the_changes_that_have_come_meanwhile() {
+    let store = Lossy::sound();
+    let clients = [store.locks(), store.locks()];
+    let mut tasks = JoinSet::new();
+    for (pause, count) in [(0, 1), (1, 9)] {
+        sleep(ms(pause)).await;
+        for latch in clients.iter().flat_map(|locks| vec![locks.latch("import", 20); count]) {
+            tasks.spawn(async move { latch.count_down().await.unwrap() });
+        }
+        tokio::task::yield_now().await;
+    }
+    let mut left = tasks.join_all().await;
+    left.sort_unstable();
+    assert!(left.into_iter().eq(0..20));
+    // Two of the one that was faster, one of the other.
+    assert_eq!(store.changes.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test(start_paused = true)]
