@@ -72,6 +72,8 @@ enum Arrival {
 #[derive(Debug)]
 struct Progress {
     id: Id,
+    /// Other calls may arrive with the same id.
+    is_named: bool,
     /// The generation that its last attempt was made for; 0 before the first attempt.
     generation: AtomicU64,
     /// The store has confirmed that it counts.
@@ -79,9 +81,9 @@ struct Progress {
 }
 
 impl Progress {
-    fn start(id: Id) -> Arc<Progress> {
+    fn start(id: Id, is_named: bool) -> Arc<Progress> {
         let (generation, is_counted) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Progress { id, generation, is_counted })
+        Arc::new(Progress { id, is_named, generation, is_counted })
     }
 
     /// The round that it has passed, by the `state` of the barrier. A party with a name may be among those
@@ -128,7 +130,7 @@ impl Barrier {
     /// # Cancel safety
     /// If the future is dropped, the arrival is withdrawn in the background, unless all have passed.
     pub async fn arrive_and_wait(&self) -> Result<Trip> {
-        self.arrive(participants::anonymous()).await
+        self.arrive(Progress::start(participants::anonymous(), false)).await
     }
 
     /// As [`arrive_and_wait`](Barrier::arrive_and_wait), as the party `who`: one that arrives again before
@@ -140,7 +142,7 @@ impl Barrier {
     /// # Cancel safety
     /// As [`arrive_and_wait`](Barrier::arrive_and_wait).
     pub async fn arrive_as(&self, who: &str) -> Result<Trip> {
-        self.arrive(participants::named(who)).await
+        self.arrive(Progress::start(participants::named(who), true)).await
     }
 
     /// How many have arrived and wait for the others.
@@ -171,15 +173,14 @@ impl Barrier {
         self.handle.remove().await
     }
 
-    async fn arrive(&self, id: Id) -> Result<Trip> {
+    async fn arrive(&self, progress: Arc<Progress>) -> Result<Trip> {
         let client = self.handle.client(Operation::Wait).await?.clone();
         let token = client.reaper.tasks.token();
         // Before the first request: the arrival may be made although this future is dropped.
-        let progress = Progress::start(id);
         let mut withdrawal =
             Withdrawal { barrier: self, client, progress: progress.clone(), owed: Some(token) };
         let limit = self.limit.unwrap_or(Duration::MAX);
-        let passed = match tokio::time::timeout(limit, self.arrive_once(&progress)).await {
+        let passed = match tokio::time::timeout(limit, self.arrive_and_stay(&progress)).await {
             Ok(Ok(trip)) => Ok(trip),
             Ok(Err(error)) => match error.kind() {
                 // Nothing was written.
@@ -196,7 +197,25 @@ impl Barrier {
         passed
     }
 
-    async fn arrive_once(&self, progress: &Arc<Progress>) -> Result<Trip> {
+    async fn arrive_and_stay(&self, progress: &Arc<Progress>) -> Result<Trip> {
+        loop {
+            let generation = match self.arrive_once(progress).await? {
+                Arrival::Passed(trip) => return Ok(trip),
+                Arrival::Waits(generation) => generation,
+            };
+            progress.is_counted.store(true, Ordering::Relaxed);
+            let passed = self.until(generation, progress.id).await;
+            match passed.map_err(|error| self.handle.explain(error, Operation::Wait))? {
+                Some(trip) => return Ok(trip),
+                // An earlier call of this party, which was dropped, has taken back the arrival that is its own and
+                // this one's.
+                None if progress.is_named => progress.is_counted.store(false, Ordering::Relaxed),
+                None => return Err(self.handle.explain(removed(), Operation::Wait)),
+            }
+        }
+    }
+
+    async fn arrive_once(&self, progress: &Arc<Progress>) -> Result<Arrival> {
         let (parties, id, attempt) = (self.parties, progress.id, progress.clone());
         let arrive = move |there: Option<View<'_>>| {
             let mut state = State::read(there, parties)?.unwrap_or_default();
@@ -213,25 +232,22 @@ impl Barrier {
             let state = State { generation, before, arrived: Vec::new() };
             Ok((state.write(parties), Arrival::Passed(Trip { generation })))
         };
-        match self.handle.change(Operation::Wait, arrive).await? {
-            Arrival::Passed(trip) => Ok(trip),
-            Arrival::Waits(generation) => {
-                progress.is_counted.store(true, Ordering::Relaxed);
-                let passed = self.until(generation, id).await;
-                passed.map_err(|error| self.handle.explain(error, Operation::Wait))
-            }
-        }
+        self.handle.change(Operation::Wait, arrive).await
     }
 
-    /// Waits until all have passed `generation`. Only the state decides, not a notification.
-    async fn until(&self, generation: u64, id: Id) -> Result<Trip> {
+    /// Waits until all have passed `generation`, or the arrival is gone. Only the state decides, not a
+    /// notification.
+    async fn until(&self, generation: u64, id: Id) -> Result<Option<Trip>> {
         let mut watching = self.handle.watch(Operation::Wait).await?;
         loop {
             let seen = watching.next().await?;
             match State::read(seen.view(), self.parties)? {
-                Some(state) if state.generation >= generation => return Ok(Trip { generation }),
+                Some(state) if state.generation >= generation => {
+                    return Ok(Some(Trip { generation }));
+                }
                 Some(state) if state.arrived.contains(&id) => {}
-                _ => return Err(Error::new(ErrorKind::Lost, "the barrier was removed")),
+                Some(_) => return Ok(None),
+                None => return Err(removed()),
             }
         }
     }
@@ -285,6 +301,10 @@ impl Drop for Withdrawal<'_> {
             }
         });
     }
+}
+
+fn removed() -> Error {
+    Error::new(ErrorKind::Lost, "the barrier was removed")
 }
 
 impl State {

@@ -77,6 +77,22 @@ async fn a_party_is_not_left_waiting_at_a_barrier_that_was_removed_and_made_anew
     assert_eq!(there.arrived().await.unwrap(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_party_that_arrives_again_while_its_dropped_arrival_is_taken_back_counts() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
+    timeout(SECOND, here.arrive_as("one")).await.expect_err("it waits");
+    // At once, before the task that takes back the first one.
+    let other = async {
+        sleep(SECOND).await;
+        assert_eq!(there.arrived().await.unwrap(), 1);
+        there.arrive_as("two").await
+    };
+    let (again, other) = tokio::join!(here.arrive_as("one"), other);
+    assert_eq!(again.expect("it counts").generation(), 1);
+    assert_eq!(other.unwrap().generation(), 1);
+}
+
 /// Its arrival was counted, and nobody has told it so by the end of its limit.
 #[tokio::test(start_paused = true)]
 async fn a_party_without_an_answer_has_passed_if_it_is_among_those_who_did() {

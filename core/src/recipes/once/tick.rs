@@ -40,7 +40,8 @@ impl Tick {
         Tick { number: since_1970(time, second), period: None }
     }
 
-    /// A number of the caller's own, such as that of a batch.
+    /// A number of the caller's own, such as that of a batch. Numbers should follow each other: a job remembers
+    /// what is done as 128 ranges, and beyond these the numbers in the narrowest gap count as done too.
     #[must_use]
     pub fn number(n: u64) -> Tick {
         Tick { number: n, period: None }
