@@ -36,7 +36,7 @@ Only cells whose time is over are removed, and one that is written anew meanwhil
 else stays:
 
 - cells that are kept for ever, such as counters;
-- cells of clients with another `prefix=` in their URL, and those of other programs;
+- cells whose full names do not begin with the `prefix=` of this URL, and those of other programs;
 - locks: on zk:// the servers remove the nodes of an unused lock themselves, and the directory of a
   file:// lock keeps its fencing tokens rising. That of a cell stays with it, and gives back most of
   its space.
