@@ -27,6 +27,7 @@ pub struct ExpiredCells {
     /// How many cells there are besides.
     pub others: usize,
     /// Why some could not be read, such as one that another program wrote. They count as others.
+    /// After an error that a retry may help, the cells that were not read yet count as others too.
     pub unread: Vec<Error>,
 }
 
@@ -109,9 +110,12 @@ pub(crate) async fn remove(client: &ClientInner, cell: &ExpiredCell) -> Result<b
         requests += 1;
         cells.swap(&cell.name, Some(cell.stamp), None, Keep::Forever)
     };
-    let removed = Patience::start(client).repeat(swap).await?;
-    // After a request without an answer it is gone, whichever of them was executed.
-    Ok(removed || requests > 1)
+    let mut patience = Patience::start(client);
+    if patience.repeat(swap).await? {
+        return Ok(true);
+    }
+    // An earlier request without an answer may have removed it, unless it is still there, or written anew.
+    Ok(requests > 1 && patience.repeat(|| cells.read(&cell.name, None)).await?.is_none())
 }
 
 /// The stamp of the cell `name`, and its kind and for how long its time has been over, if it is.

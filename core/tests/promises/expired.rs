@@ -93,6 +93,28 @@ async fn a_removal_whose_reply_is_lost_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cell_that_is_written_anew_while_a_removal_is_repeated_was_not_removed() {
+    let store = expired().await;
+    let locks = store.locks();
+    let cell = first(&locks).await;
+    let anew = Content { stamp: Stamp::from_bytes([7; 16]), bytes: b"anew".to_vec() };
+    let (cells, written) = (store.cells.clone(), anew.clone());
+    let mut swaps = 0;
+    store.set(move |is_swap| {
+        swaps += u32::from(is_swap);
+        match (is_swap, swaps) {
+            (true, 1) => {
+                cells.lock().insert("lock:a".to_owned(), written.clone());
+                Fate::RequestLost
+            }
+            _ => Fate::Answered,
+        }
+    });
+    assert!(!locks.remove_expired(&cell).await.unwrap());
+    assert_eq!(store.cells.lock().get("lock:a"), Some(&anew));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_store_is_an_error_in_time() {
     let store = expired().await;
     let locks = store.locks();
