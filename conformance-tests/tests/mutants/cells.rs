@@ -105,4 +105,11 @@ impl CellStore for Server {
         }
         self.reply().await.map(|()| is_expected || is_repeated)
     }
+
+    /// It ends nothing by time.
+    async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        self.send().await?;
+        let keys = self.cells.keys().into_iter().filter(|key| key.starts_with(prefix)).collect();
+        self.reply().await.map(|()| Some(keys))
+    }
 }
