@@ -27,13 +27,23 @@ impl ToyCells {
         self.cells.lock().get(key).cloned()
     }
 
-    fn write(&self, key: &str, to: Option<&Content>) {
+    /// Writes if `decide` says so of the stamp there, in one step: clients swap on several threads.
+    fn swap(
+        &self,
+        key: &str,
+        to: Option<&Content>,
+        decide: impl FnOnce(Option<Stamp>) -> Swap,
+    ) -> Swap {
         let mut cells = self.cells.lock();
-        let before = match to {
-            Some(to) => cells.insert(key.to_owned(), to.clone()),
-            None => cells.remove(key),
-        };
-        self.before.lock().insert(key.to_owned(), before);
+        let decision = decide(cells.get(key).map(|content| content.stamp));
+        if decision == Swap::Written {
+            let before = match to {
+                Some(to) => cells.insert(key.to_owned(), to.clone()),
+                None => cells.remove(key),
+            };
+            self.before.lock().insert(key.to_owned(), before);
+        }
+        decision
     }
 
     fn take_notifiers(&self, key: &str) -> Vec<Arc<Notifier>> {
@@ -43,6 +53,15 @@ impl ToyCells {
         let changed: Vec<(String, Weak<Notifier>)> = changed;
         changed.iter().filter_map(|(_, notifier)| notifier.upgrade()).collect()
     }
+}
+
+/// What the server makes of a swap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Swap {
+    Written,
+    /// The same write was made before.
+    Repeated,
+    Refused,
 }
 
 impl Server {
@@ -84,26 +103,28 @@ impl CellStore for Server {
     ) -> Result<bool> {
         self.send().await?;
         let key = self.cell_key(cell);
-        let there = self.cells.read(&key).map(|content| content.stamp);
-        let is_repeated = to.is_some_and(|to| there == Some(to.stamp));
-        let is_expected = match self.mutant {
-            Some(Mutant::CellSwapComparesNothing) => true,
-            // A first write over whatever is there.
-            Some(Mutant::CellFirstWriteOverwrites) => there == from || from.is_none(),
-            _ => there == from,
-        };
-        if is_repeated && self.is(Mutant::CellRepetitionIsRefused) {
-            self.reply().await?;
-            return Ok(false);
-        }
-        if is_expected && !is_repeated {
-            self.cells.write(&key, to);
+        let swap = self.cells.swap(&key, to, |there| {
+            if to.is_some_and(|to| there == Some(to.stamp)) {
+                return match self.is(Mutant::CellRepetitionIsRefused) {
+                    true => Swap::Refused,
+                    false => Swap::Repeated,
+                };
+            }
+            let is_expected = match self.mutant {
+                Some(Mutant::CellSwapComparesNothing) => true,
+                // A first write over whatever is there.
+                Some(Mutant::CellFirstWriteOverwrites) => there == from || from.is_none(),
+                _ => there == from,
+            };
+            if is_expected { Swap::Written } else { Swap::Refused }
+        });
+        if swap == Swap::Written {
             let notifiers = self.cells.take_notifiers(&key);
             if !self.is(Mutant::CellIsNotWatched) {
                 notifiers.iter().for_each(|notifier| notifier.notify());
             }
         }
-        self.reply().await.map(|()| is_expected || is_repeated)
+        self.reply().await.map(|()| swap != Swap::Refused)
     }
 
     /// It ends nothing by time.
