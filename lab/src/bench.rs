@@ -1,37 +1,40 @@
 //! `fencelock bench`: measures a store on this machine; prints one line of JSON.
 //!
-//! The workloads are closed loops: each client acquires, holds, releases, and asks again.
-//! Latencies of `uncontended` are of acquire and release together, of `contended` of acquire
-//! alone, and of `handover` from the call of one holder's release, after a hold of 2 ms, to the
-//! next holder's grant, across processes too. `held` is not a loop: it measures what keeping that many
-//! locks costs this process.
+//! Most workloads are closed loops: each client acquires, holds, releases, and asks again, or adds to
+//! a counter. Latencies of `uncontended` are of acquire and release together, of `contended` of
+//! acquire alone, of `counter` of one addition, and of `handover` from the call of one holder's release,
+//! after a hold of 2 ms, to the next holder's grant, across processes too. `latch` and `count-downs` are
+//! measured in [`rounds`], and [`held`] is not a loop.
 
 mod clients;
+mod figures;
+mod held;
+mod rounds;
 mod worker;
 
-use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fencelock::{Error, ErrorKind, Result, Settings};
-use hdrhistogram::Histogram;
-use rustix::time::{ClockId, clock_gettime};
+use clap::ValueEnum;
+use fencelock::{Counter, Error, ErrorKind, Result, Settings};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use clients::{Load, LockSource, Note};
-use worker::{Worker, broken_worker};
+pub(crate) use figures::{cpu_time, fairness, handed_off, histogram, new_histogram, now};
+use figures::{in_us, largest_deviation_percent, tenth};
+use worker::{Workers, read_line};
 
 /// Measures a store with one workload; prints one line of JSON.
 ///
-/// The locks are named `bench-0` and so on, after the URL's prefix, like a service's own.
+/// The locks are named `bench-0` and so on, after the URL's prefix, like a service's own; a counter is
+/// `bench-counter` and a latch `bench-latch`, which two runs on one store cannot use at once.
 /// What a free lock leaves for a while in any store stays: in Redis the key of the last fencing
 /// token, for an hour to a day; in ZooKeeper an empty node, for minutes; in files a directory.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// The store; `baseline:tokio-mutex` is tokio's own Mutex in the same loop
     url: String,
-    /// Own locks, one contended lock, one lock handed off after holds of 2 ms, or CLIENTS idle held
-    /// locks
+    /// What the clients do
     #[arg(value_enum)]
     workload: Workload,
     /// Number of clients
@@ -52,12 +55,22 @@ pub(crate) struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 enum Workload {
+    /// Each client acquires and releases a lock of its own
     Uncontended,
+    /// All acquire and release one lock
     Contended,
+    /// All acquire one lock, and hold it for 2 ms
     Handover,
+    /// CLIENTS locks are held, and nothing else happens
     Held,
+    /// Each client adds 1 to one counter, whose value is checked at the end
+    Counter,
+    /// In rounds, all wait for one latch, which is then opened
+    Latch,
+    /// In rounds, each counts down one latch, all at the same instant
+    CountDowns,
 }
 
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
@@ -70,7 +83,7 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
 /// What one process saw, on the clock that all processes of a machine share.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
-    /// Pairs of each client.
+    /// Pairs, or additions, of each client.
     pub(crate) pairs: Vec<u64>,
     /// Latencies in nanoseconds, each with how often it was seen.
     pub(crate) latencies: Vec<(u64, u64)>,
@@ -85,7 +98,11 @@ struct Line<'a> {
     workload: Workload,
     clients: u32,
     processes: u32,
-    pairs_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pairs_per_s: Option<f64>,
+    /// Of `counter`, in place of pairs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adds_per_s: Option<f64>,
     p50_us: f64,
     p99_us: f64,
     /// The longest, to a hundredth.
@@ -108,18 +125,17 @@ struct Line<'a> {
 impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         self.takes_no_handoffs_from_the_url()?;
+        self.takes_handoffs_only_of_locks()?;
         if let Some(first) = self.worker {
-            return self.work(first);
-        }
-        if self.workload == Workload::Held {
-            println!("{}", json(&self.hold()?));
+            self.work(first)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let seen = match self.processes {
-            1 => vec![self.measure(0, || Ok(()))?],
-            _ => self.measure_in_processes()?,
+        let line = match self.workload {
+            Workload::Held => json(&self.hold()?),
+            Workload::Latch | Workload::CountDowns => json(&self.in_rounds()?),
+            _ => json(&self.line(&self.in_loops()?)),
         };
-        println!("{}", json(&self.line(&seen)));
+        println!("{line}");
         Ok(ExitCode::SUCCESS)
     }
 
@@ -138,49 +154,32 @@ impl Options {
         }
     }
 
-    /// Holds many locks and does nothing else.
-    fn hold(&self) -> Result<HeldLine<'_>> {
-        fencelock_cli::runtime()?.block_on(async {
-            let locks = fencelock::connect(&self.url).await?;
-            let mut guards = Vec::new();
-            for n in 0..self.clients {
-                guards.push(locks.lock(format!("bench-held-{n}")).acquire().await?);
-            }
-            let (start, used) = (now(), cpu_time());
-            tokio::time::sleep(self.seconds).await;
-            let (elapsed, used) = (now() - start, cpu_time() - used);
-            let lost = guards.iter().filter(|guard| !guard.is_held()).count();
-            drop(guards);
-            locks.close().await?;
-            Ok(HeldLine {
-                store: store_word(&self.url),
-                workload: self.workload,
-                locks: self.clients,
-                lost,
-                cpu_percent: (1e4 * used as f64 / elapsed as f64).round() / 1e2,
-            })
-        })
+    fn takes_handoffs_only_of_locks(&self) -> Result<()> {
+        let of_cells = [Workload::Counter, Workload::Latch, Workload::CountDowns];
+        if self.local_handoffs.is_none() || !of_cells.contains(&self.workload) {
+            return Ok(());
+        }
+        let message = format!(
+            "--local-handoffs is for locks, and `{}` acquires none: leave it out",
+            self.workload.name()
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
     /// The worker process's part: reports when it is connected, and starts on request.
-    fn work(&self, first: u32) -> Result<ExitCode> {
-        let seen = self.measure(first, || {
-            println!("ready");
-            let mut go = String::new();
-            std::io::stdin().lock().read_line(&mut go).map_err(broken_worker)?;
-            Ok(())
-        })?;
-        println!("{}", json(&seen));
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn measure(&self, first: u32, start: impl FnOnce() -> Result<()>) -> Result<Seen> {
+    fn work(&self, first: u32) -> Result<()> {
         fencelock_cli::runtime()?.block_on(async {
             let source = self.connect().await?;
-            start()?;
-            let seen = source.drive(self.load(first)).await?;
-            source.close().await?;
-            Ok(seen)
+            println!("ready");
+            match self.workload {
+                Workload::Latch | Workload::CountDowns => self.work_in_rounds(&source).await?,
+                _ if read_line()?.is_some() => {
+                    println!("{}", json(&self.drive(&source, first).await?));
+                }
+                // The first process is gone.
+                _ => {}
+            }
+            source.close().await
         })
     }
 
@@ -189,32 +188,56 @@ impl Options {
         LockSource::connect(&self.url, settings).await
     }
 
-    fn load(&self, first: u32) -> Load {
+    /// What each process saw.
+    fn in_loops(&self) -> Result<Vec<Seen>> {
+        fencelock_cli::runtime()?.block_on(async {
+            let source = self.connect().await?;
+            let counter = match self.workload {
+                Workload::Counter => Some(source.counter()?),
+                _ => None,
+            };
+            if let Some(counter) = &counter {
+                // Of a run that was killed.
+                counter.remove().await?;
+            }
+            let seen = match self.workers(&source)? {
+                None => vec![self.drive(&source, 0).await?],
+                Some(mut workers) => {
+                    workers.tell("go")?;
+                    let seen = workers.answers()?;
+                    workers.end()?;
+                    seen
+                }
+            };
+            if let Some(counter) = &counter {
+                is_exact(counter, &seen).await?;
+                counter.remove().await?;
+            }
+            source.close().await?;
+            Ok(seen)
+        })
+    }
+
+    /// The processes with the clients, once they are connected; `None` if this is to have them.
+    fn workers(&self, source: &LockSource) -> Result<Option<Workers>> {
+        match self.processes {
+            1 => Ok(None),
+            _ => {
+                source.reaches_processes()?;
+                Workers::start(self).map(Some)
+            }
+        }
+    }
+
+    async fn drive(&self, source: &LockSource, first: u32) -> Result<Seen> {
         let (locks, note) = match self.workload {
+            Workload::Counter => return source.add(self.clients, self.seconds).await,
             Workload::Uncontended => (u32::MAX, Note::Pair),
             Workload::Contended => (1, Note::Acquire),
             _ => (1, Note::Hold),
         };
-        Load { clients: first..first + self.clients, locks, time: self.seconds, note }
-    }
-
-    fn measure_in_processes(&self) -> Result<Vec<Seen>> {
-        fencelock_cli::runtime()?.block_on(self.connect())?.reaches_processes()?;
-        let processes = self.processes.min(self.clients);
-        let mut workers = Vec::new();
-        let mut first = 0;
-        for index in 0..processes {
-            let clients = self.clients / processes + u32::from(index < self.clients % processes);
-            workers.push(Worker::start(self, first, clients)?);
-            first += clients;
-        }
-        for worker in &mut workers {
-            worker.line()?;
-        }
-        for worker in &mut workers {
-            worker.go()?;
-        }
-        workers.iter_mut().map(Worker::seen).collect()
+        let clients = first..first + self.clients;
+        source.drive(Load { clients, locks, time: self.seconds, note }).await
     }
 
     fn line(&self, seen: &[Seen]) -> Line<'_> {
@@ -227,117 +250,44 @@ impl Options {
         if self.workload == Workload::Handover {
             latencies = handed_off.took;
         }
+        let per_s = tenth(pairs.iter().sum::<u64>() as f64 / elapsed);
+        let adds = self.workload == Workload::Counter;
         Line {
             store: store_word(&self.url),
             workload: self.workload,
             clients: self.clients,
             processes: self.processes.min(self.clients),
-            pairs_per_s: tenth(pairs.iter().sum::<u64>() as f64 / elapsed),
-            p50_us: tenth(latencies.value_at_quantile(0.5) as f64 / 1e3),
-            p99_us: tenth(latencies.value_at_quantile(0.99) as f64 / 1e3),
-            max_us: tenth(latencies.max() as f64 / 1e3),
+            pairs_per_s: (!adds).then_some(per_s),
+            adds_per_s: adds.then_some(per_s),
+            p50_us: in_us(latencies.value_at_quantile(0.5)),
+            p99_us: in_us(latencies.value_at_quantile(0.99)),
+            max_us: in_us(latencies.max()),
             local_handoffs: self.local_handoffs,
             fairness: (1e3 * fairness(&pairs)).round() / 1e3,
             largest_deviation_percent: by_process.as_deref().map(largest_deviation_percent),
-            pairs_by_process: by_process,
+            pairs_by_process: by_process.filter(|_| !adds),
             overtaken: (self.workload == Workload::Handover).then_some(handed_off.overtaken),
         }
     }
 }
 
-/// What all saw together.
-pub(crate) fn histogram(seen: &[Seen]) -> Histogram<u64> {
-    let mut histogram = new_histogram();
-    for (value, count) in seen.iter().flat_map(|seen| &seen.latencies) {
-        histogram.saturating_record_n(*value, *count);
+impl Workload {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
-    histogram
 }
 
-/// Jain's index: 1 when all got the same.
-pub(crate) fn fairness(pairs: &[u64]) -> f64 {
-    let pairs = pairs.iter().map(|n| *n as f64);
-    let (sum, squares): (f64, f64) = (pairs.clone().sum(), pairs.clone().map(|n| n * n).sum());
-    // All clients got the same.
-    if sum == 0.0 { 1.0 } else { sum * sum / (pairs.len() as f64 * squares) }
-}
-
-/// By how much the one that is furthest from the mean differs from it.
-fn largest_deviation_percent(pairs: &[u64]) -> f64 {
-    let mean = pairs.iter().sum::<u64>() as f64 / pairs.len() as f64;
-    // All got the same: nothing.
-    if mean == 0.0 {
-        return 0.0;
+/// The counter has what all have added, no more and no less.
+async fn is_exact(counter: &Counter, seen: &[Seen]) -> Result<()> {
+    let adds: u64 = seen.iter().flat_map(|seen| &seen.pairs).sum();
+    let value = counter.get().await?;
+    if u64::try_from(value) == Ok(adds) {
+        return Ok(());
     }
-    let deviations = pairs.iter().map(|n| (*n as f64 - mean).abs());
-    tenth(100.0 * deviations.fold(0.0, f64::max) / mean)
-}
-
-/// One lock's way from holder to holder.
-pub(crate) struct HandedOff {
-    /// From the call of the release to the next grant, if there was a waiter by then.
-    pub(crate) took: Histogram<u64>,
-    pub(crate) overtaken: usize,
-}
-
-/// From what all clients noted: asked, granted and release called.
-pub(crate) fn handed_off(holds: impl Iterator<Item = [u64; 3]>) -> HandedOff {
-    let mut holds: Vec<[u64; 3]> = holds.collect();
-    holds.sort_by_key(|[_, granted, _]| *granted);
-    let mut took = new_histogram();
-    for pair in holds.windows(2) {
-        let ([_, _, released], [asked, granted, _]) = (pair[0], pair[1]);
-        if asked < released {
-            took.saturating_record(granted.saturating_sub(released));
-        }
-    }
-    HandedOff { took, overtaken: overtaken(&holds) }
-}
-
-/// The number of sorted grants to a client that had asked clearly later than one granted after it.
-fn overtaken(holds: &[[u64; 3]]) -> usize {
-    let mut earliest_left = u64::MAX;
-    let mut count = 0;
-    for [asked, ..] in holds.iter().rev() {
-        count += usize::from(earliest_left.saturating_add(1_000_000) < *asked);
-        earliest_left = earliest_left.min(*asked);
-    }
-    count
-}
-
-#[derive(Serialize)]
-struct HeldLine<'a> {
-    store: &'a str,
-    workload: Workload,
-    locks: u32,
-    lost: usize,
-    /// Of one core, in this process, while nothing happened but renewals.
-    cpu_percent: f64,
-}
-
-/// `CLOCK_MONOTONIC`, which the processes of a machine share, in nanoseconds.
-pub(crate) fn now() -> u64 {
-    nanos(ClockId::Monotonic)
-}
-
-/// What this process has used of all processors, in nanoseconds.
-pub(crate) fn cpu_time() -> u64 {
-    nanos(ClockId::ProcessCPUTime)
-}
-
-fn nanos(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
-}
-
-/// From 1 ns to a day, to a hundredth. A thousand clients have one each.
-pub(crate) fn new_histogram() -> Histogram<u64> {
-    const DAY: u64 = 86_400_000_000_000;
-    Histogram::new_with_bounds(1, DAY, 2).unwrap_or_else(|_| unreachable!("constant bounds"))
-}
-
-fn tenth(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
+    let message = format!(
+        "the counter is at {value} after {adds} additions of 1, unless another bench used it meanwhile"
+    );
+    Err(Error::new(ErrorKind::Refused, message))
 }
 
 fn store_word(url: &str) -> &str {
@@ -352,55 +302,88 @@ fn json(value: &impl Serialize) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn counts_overtaken_clients() {
-        const MS: u64 = 1_000_000;
-        let in_order = [[0, 10 * MS, 12 * MS], [5 * MS, 13 * MS, 15 * MS]];
-        assert_eq!(overtaken(&in_order), 0);
-        let overtaking = [[5 * MS, 10 * MS, 12 * MS], [0, 13 * MS, 15 * MS]];
-        assert_eq!(overtaken(&overtaking), 1);
-    }
-
-    fn options(url: &str) -> Options {
+    pub(super) fn options(url: &str, workload: Workload) -> Options {
         Options {
             url: url.to_owned(),
-            workload: Workload::Handover,
+            workload,
             clients: 3,
             seconds: Duration::from_millis(50),
             processes: 1,
-            local_handoffs: Some(2),
+            local_handoffs: None,
             worker: None,
         }
     }
 
     #[test]
     fn hand_offs_are_an_option_and_no_parameter() {
-        let error = options("mem://?ttl=5s&local_handoffs=8").run().unwrap_err();
+        let options = options("mem://?ttl=5s&local_handoffs=8", Workload::Handover);
+        let error = options.run().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("give --local-handoffs 8"), "{error}");
+    }
+
+    #[test]
+    fn hand_offs_are_of_locks_alone() {
+        for workload in [Workload::Counter, Workload::Latch, Workload::CountDowns] {
+            let options = Options { local_handoffs: Some(2), ..options("mem://", workload) };
+            let error = options.run().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(&workload.name()), "{error}");
+        }
     }
 
     #[test]
     fn the_share_of_each_process_is_shown() {
         let shares = [&[50, 60][..], &[100], &[40, 50]];
         let seen = shares.map(|pairs| Seen { pairs: pairs.to_vec(), ..Seen::default() });
-        let line = |seen| serde_json::to_value(options("file://").line(seen)).unwrap();
+        let options = options("file://", Workload::Handover);
+        let line = |seen| serde_json::to_value(options.line(seen)).unwrap();
         assert_eq!(line(&seen)["pairs_by_process"], serde_json::json!([110, 100, 90]));
         assert_eq!(line(&seen)["largest_deviation_percent"], 10.0);
-        assert_eq!(largest_deviation_percent(&[0, 0]), 0.0);
         for only_of_several in ["pairs_by_process", "largest_deviation_percent"] {
             assert!(line(&seen[..1]).get(only_of_several).is_none());
         }
     }
 
+    fn line(options: &Options) -> serde_json::Value {
+        serde_json::to_value(options.line(&options.in_loops().unwrap())).unwrap()
+    }
+
     #[test]
     fn one_line_has_what_a_comparison_needs() {
-        let options = options("mem://");
-        let seen = vec![options.measure(0, || Ok(())).unwrap()];
-        let line: serde_json::Value = serde_json::from_str(&json(&options.line(&seen))).unwrap();
+        let options = Options { local_handoffs: Some(2), ..options("mem://", Workload::Handover) };
+        let line = line(&options);
         for key in ["pairs_per_s", "p50_us", "p99_us", "fairness"] {
             assert!(line[key].as_f64().unwrap() > 0.0, "{key} in {line}");
         }
         assert_eq!(line["overtaken"], 0);
+    }
+
+    #[test]
+    fn additions_are_not_called_pairs() {
+        let line = line(&options("mem://", Workload::Counter));
+        assert!(line["adds_per_s"].as_f64().unwrap() > 0.0, "{line}");
+        assert!(line.get("pairs_per_s").is_none(), "{line}");
+    }
+
+    #[tokio::test]
+    async fn an_addition_too_many_or_too_few_is_an_error() {
+        let locks = fencelock::connect("mem://").await.unwrap();
+        let counter = locks.counter("bench-counter");
+        counter.add(7).await.unwrap();
+        let seen = |pairs: &[u64]| [Seen { pairs: pairs.to_vec(), ..Seen::default() }];
+        is_exact(&counter, &seen(&[3, 4])).await.unwrap();
+        for wrong in [&[3, 3][..], &[3, 5]] {
+            let error = is_exact(&counter, &seen(wrong)).await.unwrap_err();
+            assert!(error.to_string().contains("is at 7 after"), "{error}");
+        }
+    }
+
+    #[test]
+    fn cells_are_measured_only_in_a_store_with_cells() {
+        for workload in [Workload::Counter, Workload::Latch, Workload::CountDowns] {
+            let error = options("baseline:tokio-mutex", workload).run().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        }
     }
 }
