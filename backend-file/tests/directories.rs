@@ -162,6 +162,10 @@ async fn a_lock_of_format_1_is_migrated_when_it_is_unused() {
     state.write_all_at(&version_1, 0).unwrap();
 
     let locks = connect(dir.path()).await;
+    // It has no cell, and a search for some changes nothing.
+    let found = locks.expired_cells(&[], Duration::ZERO).await.unwrap().unwrap();
+    assert!(found.expired.is_empty() && found.unread.is_empty(), "{found:?}");
+    assert_eq!(fs::read(lock.join("L")).unwrap()[..8], *b"fencelk\x01");
     let owner = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let owner = rustix::fs::open(lock.join("s0"), owner, rustix::fs::Mode::empty()).unwrap();
     let in_use = async || {

@@ -68,13 +68,10 @@ impl CellStore for Store {
         self.on_disk(self.dir(cell), swap).await
     }
 
-    /// Lists the directories of all locks, each of which may have a cell.
+    /// Lists the locks that may have a cell. Writes nothing.
     async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
         let (context, prefix) = (self.context.clone(), prefix.to_owned());
-        let list = move || {
-            let locks = context.locks()?.into_iter();
-            Ok(Some(locks.filter(|key| key.starts_with(&prefix)).collect()))
-        };
+        let list = move || Ok(Some(context.cells(&prefix)?));
         self.step(&self.context.directory.path, list).await
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fencelock_core::{Error, Result};
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, Uid};
 use rustix::io::{self, Errno};
 
 use crate::directory::account::Account;
@@ -140,14 +140,26 @@ impl Directory {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(self.fd())? {
             let entry = entry?;
-            // Some file systems do not say what it is.
-            if matches!(entry.file_type(), FileType::Directory | FileType::Unknown)
-                && let Ok(name) = entry.file_name().to_str()
-            {
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let file_type = match entry.file_type() {
+                // Some file systems do not say what it is.
+                FileType::Unknown => self.file_type(name)?,
+                known => Some(known),
+            };
+            if file_type == Some(FileType::Directory) {
                 names.push(name.to_owned());
             }
         }
         Ok(names)
+    }
+
+    /// What `name` in it is; `None` if it was removed.
+    fn file_type(&self, name: &str) -> io::Result<Option<FileType>> {
+        match rustix::fs::statat(self.fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Opens directory `name` in it, which must not be a symbolic link.

@@ -87,7 +87,7 @@ impl<'a> State<'a> {
                  open",
             )
         };
-        if Ledger::of_version_1(&self.head()?).is_none() {
+        if !self.is_of_version_1()? {
             return Ok(());
         }
         // The latch of that version.
@@ -103,6 +103,11 @@ impl<'a> State<'a> {
             true => self.write_ledger(&ledger),
             false => Err(in_use()),
         }
+    }
+
+    /// Whether it has format 1, which has no cells.
+    pub(crate) fn is_of_version_1(&self) -> Result<bool> {
+        Ok(Ledger::of_version_1(&self.head()?).is_some())
     }
 
     fn head(&self) -> Result<Vec<u8>> {
