@@ -76,7 +76,7 @@ async fn main() -> Result<()> {
     let shop = Arc::new(Shop { locks: locks.clone(), database });
 
     // A buyer that reads and is then paused: its lock is not renewed, and another buyer gets it.
-    let lock = locks.lock("stock/lamp").fixed_lease(Duration::from_millis(200));
+    let lock = locks.lock("stock/lamp").fixed_lease(Duration::from_secs(1));
     let (paused, seen) = (lock.acquire().await?, shop.database.stock("lamp").await);
 
     let sales = ITEMS.map(|(item, stock)| {

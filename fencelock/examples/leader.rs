@@ -55,10 +55,12 @@ async fn instance(locks: Locks, orders: Arc<Orders>) -> Result<()> {
 async fn serve(listener: &TcpListener, term: &Term, orders: &Orders) -> io::Result<()> {
     loop {
         let (client, _) = listener.accept().await?;
-        match answer(client, term, orders).await {
-            Ok(request) if request == "hand over" => return Ok(()),
-            Ok(_) => {}
-            Err(error) => println!("a client of {:?}: {error}", listener.local_addr()),
+        // One that sends nothing must not keep the others waiting.
+        match timeout(Duration::from_secs(2), answer(client, term, orders)).await {
+            Ok(Ok(request)) if request == "hand over" => return Ok(()),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => println!("a client of {:?}: {error}", listener.local_addr()),
+            Err(_) => println!("a client of {:?} was silent", listener.local_addr()),
         }
     }
 }

@@ -80,7 +80,9 @@ async fn node(locks: Locks, name: String, table: Table, without: bool) -> Result
 /// A node as a process: this program, started again. Dropping it kills the process.
 async fn process(url: String, name: String, table: Table, without: bool) -> Result<()> {
     let mut program = Command::new(std::env::current_exe()?);
-    program.args([&url, &name]).arg(table.0).args(without.then_some("--without"));
+    // Not as an argument, which `ps` shows: a URL may have a password.
+    program.env("FENCELOCK_URL", url);
+    program.args(["--node", &name]).arg(table.0).args(without.then_some("--without"));
     let ended = program.kill_on_drop(true).status().await?;
     ended.success().then_some(()).ok_or_else(|| format!("{name}: {ended}").into())
 }
@@ -108,10 +110,12 @@ fn check(rows: &str) -> Result<()> {
 async fn main() -> Result<()> {
     let without = std::env::args().any(|arg| arg == "--without");
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--without");
-    let url = args.next().or_else(|| std::env::var("FENCELOCK_URL").ok());
+    let first = args.next();
+    let is_node = first.as_deref() == Some("--node");
+    let url = first.filter(|_| !is_node).or_else(|| std::env::var("FENCELOCK_URL").ok());
     let url = url.unwrap_or_else(|| "file://".to_owned());
     let locks = fencelock::connect(&url).await?;
-    if let (Some(name), Some(table)) = (args.next(), args.next()) {
+    if is_node && let (Some(name), Some(table)) = (args.next(), args.next()) {
         return node(locks, name, Table(table.into()), without).await;
     }
     let file = tempfile::NamedTempFile::new()?;
