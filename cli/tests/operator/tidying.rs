@@ -1,4 +1,4 @@
-//! `tidy` removes the cells whose time is over, and nothing else, from the stores that keep them.
+//! `tidy` removes expired cells, and nothing else, from the stores that keep them.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::support::Scratch;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_files() {
-    what_is_over_is_removed(Kind::File).await;
+    expired_cells_are_removed(Kind::File).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_zookeeper() {
-    what_is_over_is_removed(Kind::ZooKeeper).await;
+    expired_cells_are_removed(Kind::ZooKeeper).await;
 }
 
-async fn what_is_over_is_removed(kind: Kind) {
+async fn expired_cells_are_removed(kind: Kind) {
     let here = Scratch::new();
     let store = kind.start(LIBRARY, Wiring::Direct).await.expect("the servers start");
     let url = &*store.url();
@@ -50,8 +50,8 @@ async fn what_is_over_is_removed(kind: Kind) {
     let printed = tidy(&["--grace", "0s", "-n"]);
     let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(lines.len(), 4, "{printed}");
-    assert!(lines[0].starts_with("would remove \"a \\u{1b}[2J\\nline\" (latch, over for "));
-    assert!(lines[1].starts_with("would remove \"import/1\" (latch, over for "), "{printed}");
+    assert!(lines[0].starts_with("would remove \"a \\u{1b}[2J\\nline\" (latch, expired "));
+    assert!(lines[1].starts_with("would remove \"import/1\" (latch, expired "), "{printed}");
     assert!(lines[3].ends_with(" would be removed"), "{printed}");
     let removed = tidy_json(&["--grace", "0s", "--dry-run", "import/"]);
     assert_eq!((&removed["dry_run"], &removed["others"]), (&json!(true), &json!(1)));
@@ -67,7 +67,7 @@ async fn what_is_over_is_removed(kind: Kind) {
         (list.len(), &list[0]["name"], &list[0]["kind"]),
         (1, &json!("import/1"), &json!("latch"))
     );
-    assert!(list[0]["over_for_seconds"].as_f64().expect("a time") < 600.0, "{removed}");
+    assert!(list[0]["expired_for_seconds"].as_f64().expect("a time") < 600.0, "{removed}");
     assert!(summary(tidy(&["--grace", "0s"])).starts_with("1 of 4 cells on "));
     assert!(summary(tidy(&["--grace", "0s"])).starts_with("0 of 3 cells on "));
     assert_eq!(anew.remaining().await.expect("an answer"), 1);
@@ -81,7 +81,7 @@ async fn a_store_that_ends_cells_by_itself_says_so() {
     let redis = Kind::Redis.start(LIBRARY, Wiring::Direct).await.expect("the servers start");
     let redlock = Kind::Redlock3.start(LIBRARY, Wiring::Direct).await.expect("the servers start");
     for (url, why) in [
-        (&*redis.url(), "ends cells by itself, when their time is over"),
+        (&*redis.url(), "removes expired cells by itself"),
         (&*redlock.url(), "has no cells"),
         ("mem://", "has the cells of one process only, which end with it"),
     ] {

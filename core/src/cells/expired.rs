@@ -1,4 +1,4 @@
-//! Cells whose time is over, in a store that cannot end data by time: there they stay until they are
+//! Expired cells, in a store that cannot end data by time: there they stay until they are
 //! written again, or removed by an operator.
 //!
 //! A cell is removed by the stamp that it had when its time was seen to be over, so one that was written
@@ -18,16 +18,15 @@ use crate::types::name::LockName;
 /// How many cells are read at the same time.
 const CONCURRENCY: usize = 32;
 
-/// What a search for cells whose time is over has found.
+/// What a search for expired cells has found.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExpiredCells {
-    /// Those whose time is over, in the order of their names.
+    /// Those that are expired, in the order of their names.
     pub expired: Vec<ExpiredCell>,
     /// How many cells there are besides.
     pub others: usize,
     /// Why some could not be read, such as one that another program wrote. They count as others.
-    /// After an error that a retry may help, the cells that were not read yet count as others too.
     pub unread: Vec<Error>,
 }
 
@@ -37,7 +36,7 @@ pub struct ExpiredCell {
     name: LockName,
     stamp: Stamp,
     kind: Kind,
-    over_for: Duration,
+    expired_for: Duration,
 }
 
 impl ExpiredCell {
@@ -55,12 +54,12 @@ impl ExpiredCell {
 
     /// For how long its time has been over, by this machine's clock.
     #[must_use]
-    pub fn over_for(&self) -> Duration {
-        self.over_for
+    pub fn expired_for(&self) -> Duration {
+        self.expired_for
     }
 }
 
-/// The cells whose time has been over for at least `grace`, and whose names begin with one of
+/// The cells that expired at least `grace` ago, and whose names begin with one of
 /// `beginnings`, if there are any. `None` when the store ends cells by itself, or has none.
 pub(crate) async fn find(
     client: &ClientInner,
@@ -87,8 +86,8 @@ pub(crate) async fn find(
     while let Some((answer, name)) = reading.next().await {
         match answer {
             Ok(None) => {}
-            Ok(Some((stamp, Some((kind, over_for))))) if over_for >= grace => {
-                found.expired.push(ExpiredCell { name, stamp, kind, over_for });
+            Ok(Some((stamp, Some((kind, expired_for))))) if expired_for >= grace => {
+                found.expired.push(ExpiredCell { name, stamp, kind, expired_for });
             }
             Ok(Some(_)) => found.others += 1,
             Err(error) if error.is_retryable() => return Err(error.on(name.as_str())),
@@ -126,5 +125,5 @@ async fn read(
 ) -> Result<Option<(Stamp, Option<(Kind, Duration)>)>> {
     let content = Patience::start(client).repeat(|| cells.read(name, None)).await?;
     let Some(content) = content else { return Ok(None) };
-    Ok(Some((content.stamp, Record::over_for(&content)?)))
+    Ok(Some((content.stamp, Record::expired_for(&content)?)))
 }

@@ -132,11 +132,11 @@ impl Record {
         Ok(Some(record))
     }
 
-    /// The kind of a cell whose time is over, and for how long it has been; `None` when it is not.
+    /// The kind of an expired cell, and for how long it has been expired; `None` when it is not.
     ///
     /// # Errors
     /// [`ErrorKind::Foreign`]: it was written by another program.
-    pub(crate) fn over_for(content: &Content) -> Result<Option<(Kind, Duration)>> {
+    pub(crate) fn expired_for(content: &Content) -> Result<Option<(Kind, Duration)>> {
         let record = Record::of_any_kind(content)?;
         Ok(record.time_over().map(|time| (record.kind, time)))
     }

@@ -48,7 +48,7 @@ impl Locks {
         Ok(removal != ReleaseOutcome::Absent)
     }
 
-    /// The cells whose time has been over for at least `grace`, by this machine's clock, and whose names
+    /// The cells that expired at least `grace` ago, by this machine's clock, and whose names
     /// begin with one of `beginnings`; with all of them if there are none. `None` when the store ends
     /// cells by itself, or has none. For operators.
     ///

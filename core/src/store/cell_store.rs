@@ -53,7 +53,7 @@ pub trait CellStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// The keys of the cells that begin with `prefix`, of a store that cannot end data by time: the core
-    /// reads them for an operator who removes those whose time is over. There may be keys among them
+    /// reads them for an operator who removes the expired ones. There may be keys among them
     /// of which there is no cell. `None`, the default, when there is nothing to remove.
     ///
     /// # Errors

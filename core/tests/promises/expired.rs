@@ -50,7 +50,7 @@ async fn only_what_is_over_is_found_and_removed() {
     let found = find(&locks, ALL, Duration::ZERO).await;
     assert_eq!((names(&found), found.others), (vec!["a", "b"], 2));
     assert_eq!(found.expired[0].kind(), "latch");
-    assert!(found.expired[0].over_for() < 60 * SECOND);
+    assert!(found.expired[0].expired_for() < 60 * SECOND);
     let unread: Vec<_> = found.unread.iter().map(|it| (it.kind(), it.lock())).collect();
     assert_eq!(unread, [(ErrorKind::Foreign, Some("foreign"))]);
     assert!(names(&find(&locks, ALL, 60 * SECOND).await).is_empty(), "for too short a time");
