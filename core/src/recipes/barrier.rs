@@ -1,7 +1,6 @@
 //! A cyclic barrier: its parties pass together, when all have arrived, round after round.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -10,6 +9,7 @@ use crate::cells::{Handle, Step, View, not_ours};
 use crate::engine::client::ClientInner;
 use crate::engine::program;
 use crate::recipes::participants::{self, Id};
+use crate::sync::Mutex;
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
 use crate::types::options::format_duration;
 
@@ -51,8 +51,9 @@ impl Trip {
     }
 }
 
-#[derive(Default)]
 struct State {
+    /// Drawn when it is made: a barrier that was removed and made anew is another.
+    barrier: Id,
     /// How often all parties have passed.
     generation: u64,
     arrived: Vec<Id>,
@@ -60,11 +61,17 @@ struct State {
     before: Vec<Id>,
 }
 
+/// One round of one barrier.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    barrier: Id,
+    generation: u64,
+}
+
 /// What came of an arrival.
 #[derive(Clone, Copy)]
 enum Arrival {
-    /// It waits for this generation.
-    Waits(u64),
+    WaitsFor(Round),
     Passed(Trip),
 }
 
@@ -74,25 +81,53 @@ struct Progress {
     id: Id,
     /// Other calls may arrive with the same id.
     is_named: bool,
-    /// The generation that its last attempt was made for; 0 before the first attempt.
-    generation: AtomicU64,
+    /// Its last attempt; none before the first one.
+    attempt: Mutex<Option<Attempt>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    round: Round,
+    /// There was no barrier, so it makes one.
+    is_first: bool,
     /// The store has confirmed that it counts.
-    is_counted: AtomicBool,
+    is_counted: bool,
 }
 
 impl Progress {
     fn start(id: Id, is_named: bool) -> Arc<Progress> {
-        let (generation, is_counted) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Progress { id, is_named, generation, is_counted })
+        Arc::new(Progress { id, is_named, attempt: Mutex::default() })
     }
 
-    /// The round that it has passed, by the `state` of the barrier. A party with a name may be among those
-    /// of a round before its own.
-    fn passed(&self, state: &State) -> Option<Trip> {
-        let generation = self.generation.load(Ordering::Relaxed);
-        let is_over = generation > 0 && state.generation >= generation;
-        let counted = self.is_counted.load(Ordering::Relaxed) || state.before.contains(&self.id);
-        (is_over && counted).then_some(Trip { generation })
+    fn is_counted(&self, so: bool) {
+        if let Some(attempt) = &mut *self.attempt.lock() {
+            attempt.is_counted = so;
+        }
+    }
+
+    /// What its withdrawal makes of the barrier for so many `parties`; the round, if all have passed it.
+    fn withdraw(&self, there: Option<State>, parties: u32) -> (Step, Option<Trip>) {
+        // Without an attempt no request was sent.
+        let Some(attempt) = *self.attempt.lock() else { return (Step::Keep, None) };
+        let Attempt { round, is_first, is_counted } = attempt;
+        // An arrival that is still on its way expects what was there before it, and would count although its
+        // party has given up. So it is replaced also where the arrival is not seen.
+        match there {
+            None if is_first && !is_counted => (State::fresh().write(parties), None),
+            None => (Step::Keep, None),
+            Some(state) if state.barrier != round.barrier => (Step::Keep, None),
+            // A party with a name may be among those of a round before its own.
+            Some(state)
+                if state.generation >= round.generation
+                    && (is_counted || state.before.contains(&self.id)) =>
+            {
+                (Step::Keep, Some(Trip { generation: round.generation }))
+            }
+            Some(mut state) => {
+                state.arrived.retain(|it| *it != self.id);
+                (state.write(parties), None)
+            }
+        }
     }
 }
 
@@ -155,9 +190,9 @@ impl Barrier {
     pub async fn arrived(&self) -> Result<u32> {
         let parties = self.parties;
         let arrived = |there: Option<View<'_>>| {
-            let state = State::read(there, parties)?.unwrap_or_default();
+            let state = State::read(there, parties)?;
             // At most MOST.
-            Ok(state.arrived.len() as u32)
+            Ok(state.map_or(0, |state| state.arrived.len() as u32))
         };
         self.handle.read(Operation::Read, arrived).await
     }
@@ -199,49 +234,54 @@ impl Barrier {
 
     async fn arrive_and_stay(&self, progress: &Arc<Progress>) -> Result<Trip> {
         loop {
-            let generation = match self.arrive_once(progress).await? {
+            let round = match self.arrive_once(progress).await? {
                 Arrival::Passed(trip) => return Ok(trip),
-                Arrival::Waits(generation) => generation,
+                Arrival::WaitsFor(round) => round,
             };
-            progress.is_counted.store(true, Ordering::Relaxed);
-            let passed = self.until(generation, progress.id).await;
+            progress.is_counted(true);
+            let passed = self.until(round, progress.id).await;
             match passed.map_err(|error| self.handle.explain(error, Operation::Wait))? {
                 Some(trip) => return Ok(trip),
                 // An earlier call of this party, which was dropped, has taken back the arrival that is its own and
                 // this one's.
-                None if progress.is_named => progress.is_counted.store(false, Ordering::Relaxed),
+                None if progress.is_named => progress.is_counted(false),
                 None => return Err(self.handle.explain(removed(), Operation::Wait)),
             }
         }
     }
 
     async fn arrive_once(&self, progress: &Arc<Progress>) -> Result<Arrival> {
-        let (parties, id, attempt) = (self.parties, progress.id, progress.clone());
+        let (parties, id, progress) = (self.parties, progress.id, progress.clone());
         let arrive = move |there: Option<View<'_>>| {
-            let mut state = State::read(there, parties)?.unwrap_or_default();
+            let is_first = there.is_none();
+            let mut state = State::read(there, parties)?.unwrap_or_else(State::fresh);
             let generation = state.generation + 1;
-            attempt.generation.store(generation, Ordering::Relaxed);
+            let round = Round { barrier: state.barrier, generation };
+            *progress.attempt.lock() = Some(Attempt { round, is_first, is_counted: false });
             if state.arrived.contains(&id) {
-                return Ok((Step::Keep, Arrival::Waits(generation)));
+                return Ok((Step::Keep, Arrival::WaitsFor(round)));
             }
             state.arrived.push(id);
             if state.arrived.len() < parties as usize {
-                return Ok((state.write(parties), Arrival::Waits(generation)));
+                return Ok((state.write(parties), Arrival::WaitsFor(round)));
             }
             let before = std::mem::take(&mut state.arrived);
-            let state = State { generation, before, arrived: Vec::new() };
+            let state = State { generation, before, ..state };
             Ok((state.write(parties), Arrival::Passed(Trip { generation })))
         };
         self.handle.change(Operation::Wait, arrive).await
     }
 
-    /// Waits until all have passed `generation`, or the arrival is gone. Only the state decides, not a
+    /// Waits until all have passed `round`, or the arrival is gone. Only the state decides, not a
     /// notification.
-    async fn until(&self, generation: u64, id: Id) -> Result<Option<Trip>> {
+    async fn until(&self, round: Round, id: Id) -> Result<Option<Trip>> {
+        let Round { barrier, generation } = round;
         let mut watching = self.handle.watch(Operation::Wait).await?;
         loop {
             let seen = watching.next().await?;
             match State::read(seen.view(), self.parties)? {
+                // Others may have passed one that was made anew.
+                Some(state) if state.barrier != barrier => return Err(removed()),
                 Some(state) if state.generation >= generation => {
                     return Ok(Some(Trip { generation }));
                 }
@@ -256,16 +296,7 @@ impl Barrier {
     async fn withdraw(&self, progress: Arc<Progress>) -> Result<Option<Trip>> {
         let parties = self.parties;
         let withdraw = move |there: Option<View<'_>>| {
-            let Some(mut state) = State::read(there, parties)? else {
-                return Ok((Step::Keep, None));
-            };
-            if let Some(trip) = progress.passed(&state) {
-                return Ok((Step::Keep, Some(trip)));
-            }
-            // Written also when it is not among them: an arrival that is still on its way expects what was
-            // there before, and would count although its party has given up.
-            state.arrived.retain(|it| *it != progress.id);
-            Ok((state.write(parties), None))
+            Ok(progress.withdraw(State::read(there, parties)?, parties))
         };
         self.handle.change_also_when_closing(Operation::Wait, withdraw).await
     }
@@ -308,6 +339,11 @@ fn removed() -> Error {
 }
 
 impl State {
+    fn fresh() -> State {
+        let barrier = participants::anonymous();
+        State { barrier, generation: 0, arrived: Vec::new(), before: Vec::new() }
+    }
+
     /// The state of a barrier for so many `parties`.
     fn read(there: Option<View<'_>>, parties: u32) -> Result<Option<State>> {
         let Some(view) = there else { return Ok(None) };
@@ -323,6 +359,7 @@ impl State {
 
     fn write(&self, parties: u32) -> Step {
         let mut body = parties.to_be_bytes().to_vec();
+        body.extend(self.barrier);
         body.extend(self.generation.to_be_bytes());
         // At most MOST.
         body.extend((self.arrived.len() as u32).to_be_bytes());
@@ -334,13 +371,16 @@ impl State {
 
 fn parse(body: &[u8]) -> Option<(u32, State)> {
     let (parties, rest) = body.split_first_chunk()?;
+    let (barrier, rest) = rest.split_first_chunk()?;
     let (generation, rest) = rest.split_first_chunk()?;
     let (arrived, ids) = rest.split_first_chunk()?;
     let mut arrived_ids = participants::read(ids)?;
     let arrived = usize::try_from(u32::from_be_bytes(*arrived)).ok()?;
     let before = (arrived <= arrived_ids.len()).then(|| arrived_ids.split_off(arrived))?;
     let generation = u64::from_be_bytes(*generation);
-    Some((u32::from_be_bytes(*parties), State { generation, arrived: arrived_ids, before }))
+    let state = State { barrier: *barrier, generation, arrived: arrived_ids, before };
+    Some((u32::from_be_bytes(*parties), state))
 }
 
-const _: () = assert!(16 + 2 * MOST as usize * participants::LENGTH <= crate::cells::MAX_BODY);
+const _: () =
+    assert!(16 + (1 + 2 * MOST as usize) * participants::LENGTH <= crate::cells::MAX_BODY);

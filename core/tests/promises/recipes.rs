@@ -125,6 +125,46 @@ async fn a_party_that_was_counted_has_passed_also_when_later_rounds_are_over() {
     assert_eq!(second.await.unwrap().unwrap().generation(), 2);
 }
 
+/// No other party has arrived before, so nothing is there that its request would expect.
+#[tokio::test(start_paused = true)]
+async fn a_first_arrival_that_is_late_does_not_count_after_its_party_gave_up() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
+    let mut swaps = 0;
+    store.set(move |is_swap| {
+        swaps += u32::from(is_swap);
+        match (is_swap, swaps) {
+            (false, _) => Fate::Answered,
+            (true, 1) => Fate::Late(100 * SECOND),
+            (true, _) => Fate::RequestLost,
+        }
+    });
+    here.arrive_and_wait().await.unwrap_err();
+    store.set(|_| Fate::Answered);
+    sleep(200 * SECOND).await;
+    assert_eq!(there.arrived().await.unwrap(), 0, "it counts although nobody waits");
+}
+
+/// Its watch is not notified, so that it sees the later barrier only when that has been passed.
+#[tokio::test(start_paused = true)]
+async fn a_party_has_not_passed_with_those_of_a_barrier_that_was_made_anew() {
+    for (limit, told) in [(Duration::MAX, ErrorKind::Lost), (3 * SECOND, ErrorKind::WaitTimedOut)] {
+        let mut store = Lossy::sound();
+        store.notifies = false;
+        let [here, there, other] = [(); 3].map(|()| store.locks().barrier("phase", 2));
+        let here = here.wait_at_most(limit);
+        let waiting = tokio::spawn(async move { here.arrive_and_wait().await });
+        sleep(SECOND).await;
+        there.remove().await.unwrap();
+        for generation in 1..=2 {
+            let (one, two) = tokio::join!(there.arrive_and_wait(), other.arrive_and_wait());
+            assert_eq!([one.unwrap(), two.unwrap()].map(|it| it.generation()), [generation; 2]);
+        }
+        let error = timeout(10 * SECOND, waiting).await.expect("told").unwrap().unwrap_err();
+        assert_eq!(error.kind(), told);
+    }
+}
+
 mod elections {
     use super::*;
 
