@@ -246,15 +246,17 @@ impl Work {
 
     /// What all changes together make of `from`.
     fn apply(&self, changes: &mut [Box<dyn Change>], from: &Seen) -> Outcome {
-        let mut now = from.record.as_ref().map(|record| (record.fence, record.body.clone()));
-        let mut stamp = from.record.as_ref().and(from.stamp);
+        let mut before = from.record.as_ref();
+        let mut now = before.map(|record| (record.fence, record.body.clone()));
+        let mut stamp = before.and(from.stamp);
         let mut is_changed = false;
         for change in changes {
             let there = now.as_ref().map(|(fence, body)| View { stamp, fence: *fence, body });
             match change.apply(there) {
                 Step::Keep => continue,
                 Step::Write { body, fence } => now = Some((fence, body)),
-                Step::Remove => now = None,
+                // What is written after that is another cell.
+                Step::Remove => (now, before) = (None, None),
             }
             (is_changed, stamp) = (true, None);
         }
@@ -266,7 +268,6 @@ impl Work {
             Some((fence, body)) => {
                 let stamp = Stamp::fresh();
                 let Key { kind, keep, .. } = self.key;
-                let before = from.record.as_ref();
                 Outcome::Written(Record::next(before, stamp, kind, fence, keep, body), stamp)
             }
         }

@@ -9,7 +9,7 @@ use crate::cells::settled::{Access, Seen};
 use crate::cells::watching::Watching;
 use crate::engine::client::{ClientInner, closed};
 use crate::engine::connection::{Bound, Connection};
-use crate::store::cell_store::{Cells, Keep};
+use crate::store::cell_store::{Cells, Keep, Stamp};
 use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::name::LockName;
 use crate::types::options::kept;
@@ -141,5 +141,10 @@ impl Seen {
     pub(crate) fn view(&self) -> Option<View<'_>> {
         let record = self.record.as_ref()?;
         Some(View { stamp: self.stamp, fence: record.fence, body: &record.body })
+    }
+
+    /// Identifies the cell that is there: one that was removed and written anew is another.
+    pub(crate) fn born(&self) -> Option<Stamp> {
+        self.record.as_ref().map(|record| record.born)
     }
 }

@@ -121,16 +121,17 @@ impl Latch {
 
     async fn until_open(&self) -> Result<()> {
         let mut watching = self.handle.watch(Operation::Wait).await?;
-        let mut was_there = false;
+        let mut known = None;
         loop {
             let seen = watching.next().await?;
-            match State::read(seen.view(), self.count)? {
-                Some(state) if state.left() == 0 => return Ok(()),
-                Some(_) => was_there = true,
-                None if was_there => {
-                    return Err(Error::new(ErrorKind::Lost, "the latch was removed"));
-                }
-                None => {}
+            // Also if it was made anew, before this was read.
+            if known.is_some() && seen.born() != known {
+                return Err(Error::new(ErrorKind::Lost, "the latch was removed"));
+            }
+            known = seen.born();
+            let state = State::read(seen.view(), self.count)?;
+            if state.is_some_and(|state| state.left() == 0) {
+                return Ok(());
             }
         }
     }

@@ -165,6 +165,29 @@ async fn a_party_has_not_passed_with_those_of_a_barrier_that_was_made_anew() {
     }
 }
 
+/// Its watch is not notified, so that it sees only the later latch.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_told_that_a_latch_was_removed_although_it_was_made_anew() {
+    for in_one_write in [true, false] {
+        let mut store = Lossy::sound();
+        store.notifies = false;
+        let [here, there] = [(); 2].map(|()| store.locks().latch("import", 2));
+        assert_eq!(here.count_down().await.unwrap(), 1);
+        let waiting = tokio::spawn(async move { here.wait().await });
+        sleep(SECOND).await;
+        if in_one_write {
+            let (removed, left) = tokio::join!(there.remove(), there.count_down());
+            assert_eq!((removed.unwrap(), left.unwrap()), ((), 1));
+            assert_eq!(store.changes.load(Ordering::SeqCst), 2);
+        } else {
+            there.remove().await.unwrap();
+            assert_eq!(there.count_down().await.unwrap(), 1);
+        }
+        let told = timeout(10 * SECOND, waiting).await.expect("told").unwrap();
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::Lost);
+    }
+}
+
 mod elections {
     use super::*;
 
