@@ -15,6 +15,7 @@ use common::*;
 use fencelock_core::{CellDurability, Content, ErrorKind, Keep, Locks, Settings, Stamp};
 use fencelock_file::FileStore;
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Two users who need not be in /etc/passwd.
 const ALICE: u32 = 54_322;
@@ -46,8 +47,24 @@ fn child_process() {
                 report(format_args!("sees {}", String::from_utf8(seen).unwrap()));
             }
         }),
+        ["starve"] => in_runtime(starve(dir)),
         _ => unknown_command(dir, line),
     });
+}
+
+/// Waits for a latch while no file descriptor is free, for longer than a watch goes without a look.
+async fn starve(dir: &Path) {
+    let latch = connect(dir).await.latch("x", 2);
+    assert_eq!(latch.count_down().await.unwrap(), 1);
+    let waiter = latch.clone();
+    let waiting = tokio::spawn(async move { waiter.wait().await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before.clone() }).unwrap();
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    setrlimit(Resource::Nofile, before).unwrap();
+    latch.count_down().await.unwrap();
+    report(format_args!("waited: {:?}", waiting.await.unwrap()));
 }
 
 /// Content `n`; 0 for none. Longer than a page, and of different lengths.
@@ -195,6 +212,15 @@ fn a_watcher_in_another_process_is_woken_by_each_change() {
         second.expect("sees after");
     });
     assert_only_the_lock_s_files(dir.path());
+}
+
+/// What cannot be opened is not gone.
+#[test]
+fn a_watcher_without_a_free_descriptor_sees_no_removal() {
+    let dir = directory();
+    let mut process = TestProcess::start(dir.path(), "starve");
+    assert_eq!(process.expect("waited: "), "Ok(())");
+    process.end();
 }
 
 #[test]

@@ -117,13 +117,15 @@ fn read(cell: &Cell<'_>) -> Result<Option<Content>, StepError> {
 
 /// The content, and whether the store with wake pipe `number` will be notified of the next change.
 fn read_and_watch(dir: &LockDir, number: u16) -> Result<(Option<Content>, bool), StepError> {
-    let cell = match open_or_create(dir) {
-        Ok(Some(cell)) => cell,
-        // Such as on a full disk, where there is no cell either.
-        Ok(None) => return Ok((None, false)),
-        Err(error) if error.is_retryable() => return Ok((None, false)),
-        Err(error) => return Err(error.into()),
+    let opened = match dir.open_cell()? {
+        Some(cell) => Some(cell),
+        // On a full disk, for example, nothing can be created, and there is no cell.
+        None => match dir.create() {
+            Err(error) if error.is_retryable() => None,
+            created => created.and_then(|()| dir.open_cell())?,
+        },
     };
+    let Some(cell) = opened else { return Ok((None, false)) };
     let watched = cell.watch(number);
     if let Err(error) = &watched {
         tracing::debug!(target: "fencelock", %error, "cannot watch a cell; it is read each second");
