@@ -66,13 +66,17 @@ impl Servers {
         for server in 0..3 {
             let home = servers.home(server);
             fs::create_dir_all(home.join(".config")).expect("a directory");
-            let config = format!("url = {:?}\n", servers.redis.url());
-            fs::write(home.join(".config/fencelock.toml"), config).expect("a file");
+            servers.configure(server, &servers.redis.url());
             // The time of its start, and where.
             let ran = servers.ran();
             executable(&home.join("report.sh"), &format!("echo {server} >> '{}'\n", ran.display()));
         }
         servers
+    }
+
+    fn configure(&self, server: usize, url: &str) {
+        let config = format!("url = {url:?}\n");
+        fs::write(self.home(server).join(".config/fencelock.toml"), config).expect("a file");
     }
 
     fn home(&self, server: usize) -> PathBuf {
@@ -208,6 +212,30 @@ async fn the_line_with_once_runs_once_a_day_whatever_the_clocks_show() {
         }
         let ran = fs::read_to_string(servers.ran()).expect("it ran");
         assert_eq!(ran, "2\n".repeat(usize::try_from(day).expect("a day") + 1));
+    }
+}
+
+/// By longer than it is remembered which runs are done: a server whose clock was never set, and one that is
+/// a year ahead, run the job of a day of their own, and make no day of the others be run again.
+#[tokio::test]
+async fn a_clock_that_is_years_off_makes_no_run_of_the_others_be_repeated() {
+    for ahead in [365 * DAY, -20_000 * DAY] {
+        for is_file in [false, true] {
+            let servers = Servers::start().await;
+            let (line, _) = recipes();
+            let line = if is_file { line.replace("--reach network ", "") } else { line.to_owned() };
+            if is_file {
+                let url = format!("file://{}", servers.directory.path().join("locks").display());
+                (0..3).for_each(|server| servers.configure(server, &url));
+                fs::create_dir(servers.directory.path().join("locks")).expect("a directory");
+            }
+            for (server, ahead) in [(0, 0), (2, ahead), (1, 0), (2, ahead), (0, 0)] {
+                let mut cron = servers.cron(server, &line, &Clock::before_three(0, 0), ahead);
+                eventually("it runs or skips the job", || cron.has_ended()).await;
+                assert_silent_success(&cron.output());
+            }
+            assert_eq!(fs::read_to_string(servers.ran()).expect("it ran"), "0\n2\n");
+        }
     }
 }
 

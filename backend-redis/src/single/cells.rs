@@ -71,6 +71,10 @@ impl CellStore for Store {
         }
         swapped
     }
+
+    fn ends_by_time(&self) -> bool {
+        true
+    }
 }
 
 impl Store {

@@ -28,10 +28,10 @@ Exit codes:
   78  configuration: invalid store URL, or refused by the store";
 
 const MORE: &str = "\
-A latch, a barrier, the record of a `once`, and what else is kept for a time, is expired after that
-time, and ignored. Redis removes it by itself, so this command does nothing there. ZooKeeper and files
-remove nothing by time: it stays until it is written again, or removed by this command, which one
-machine may run each day.
+A latch, a barrier, and what else is kept for a time, is expired after that time, and ignored; the
+record of a `once` or an election still counts. Redis removes it by itself, so this command does
+nothing there. ZooKeeper and files remove nothing by time: it stays until it is written again, or
+removed by this command, which one machine may run each day.
 
 Only expired cells are removed, and one that is written anew meanwhile stays. Everything else stays:
 

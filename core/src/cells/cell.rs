@@ -41,7 +41,8 @@ impl Cell {
     }
 
     /// Keeps it for `time` after the last write, 1 s to 10 years, in place of for ever. All who write
-    /// it should say the same: the last one decides.
+    /// it should say the same. Where the store cannot end data by time, a client whose clock is further
+    /// ahead than `time` ignores what others still use.
     #[must_use]
     pub fn keep_for(self, time: Duration) -> Cell {
         Cell { handle: self.handle.keep_for(time) }

@@ -37,6 +37,12 @@ impl Kind {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, word, _)| word)
     }
 
+    /// Whether its own kind ignores it after its time. What is done, and which term was the last one, no wall
+    /// clock may decide: these records count until they are removed.
+    fn is_ignored_after_its_time(self) -> bool {
+        !matches!(self, Kind::Once | Kind::Election)
+    }
+
     fn name(self) -> &'static str {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(.., name)| name)
     }
@@ -60,8 +66,8 @@ pub(crate) struct Record {
     pub(crate) version: u64,
     /// The largest fencing token that was written with; 0 for none.
     pub(crate) fence: u64,
-    /// When it ends, in ms of Unix time; `None` for never. A wall clock judges only data
-    /// that was not changed for that long.
+    /// When it ends, in ms of Unix time; `None` for never, and in a store that ends data by itself. A wall
+    /// clock judges only data that was not changed for that long.
     pub(crate) until: Option<u64>,
     /// The stamp of its first write: a cell that was removed and created again is another.
     pub(crate) born: Stamp,
@@ -82,8 +88,12 @@ impl Record {
     ) -> Record {
         let older = before.map_or(&[][..], |record| &record.recent);
         let recent = std::iter::once(&stamp).chain(older).take(REMEMBERED).copied().collect();
+        // A clock that is behind ends nothing that another client has kept for longer.
         let until = match keep {
-            Keep::For(time) => Some(unix_ms().saturating_add(millis(time))),
+            Keep::For(time) => {
+                let until = unix_ms().saturating_add(millis(time));
+                Some(until.max(before.and_then(|record| record.until).unwrap_or(0)))
+            }
             Keep::Forever => None,
         };
         Record {
@@ -120,7 +130,8 @@ impl Record {
     /// [`ErrorKind::Foreign`]: it is of another kind, or was written by another program.
     pub(crate) fn read(content: &Content, kind: Kind) -> Result<Option<Record>> {
         let record = Record::of_any_kind(content)?;
-        if record.time_over().is_some() {
+        let is_usable = record.kind == kind && !kind.is_ignored_after_its_time();
+        if !is_usable && record.time_over().is_some() {
             return Ok(None);
         }
         if record.kind != kind {
@@ -248,6 +259,31 @@ mod tests {
         old.until = Some(unix_ms() - 1);
         // Also for another kind.
         assert_eq!(Record::read(&old.into_content(stamp), Kind::Counter).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_done_is_not_too_old_for_any_clock() {
+        for kind in [Kind::Once, Kind::Election] {
+            let stamp = Stamp::fresh();
+            let mut old = Record::next(None, stamp, kind, 7, Keep::Forever, vec![1]);
+            old.until = Some(unix_ms() - 1);
+            let content = old.clone().into_content(stamp);
+            assert_eq!(Record::read(&content, kind).unwrap(), Some(old));
+            // Its name is free for others, and it can be removed.
+            assert_eq!(Record::read(&content, Kind::Latch).unwrap(), None);
+            assert_eq!(Record::expired_for(&content).unwrap().unwrap().0, kind);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_shortens_no_time() {
+        let keep = |time| Keep::For(Duration::from_secs(time));
+        let next =
+            |before, keep| Record::next(before, Stamp::fresh(), Kind::Latch, 0, keep, vec![]);
+        let first = next(None, keep(1_000));
+        assert_eq!(next(Some(&first), keep(10)).until, first.until);
+        assert!(next(Some(&first), keep(2_000)).until > first.until);
+        assert_eq!(next(Some(&first), Keep::Forever).until, None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Cells: small values with compare-and-swap, which outlive their writers.
 //!
-//! A store that has them implements [`CellStore`]: two methods, and a third if it cannot end data by
-//! time. Latches, barriers, counters, `once` and
-//! elections are made of them here, once for all such stores. A cell is compared by the *stamp* of the
+//! A store that has them implements [`CellStore`]: two methods, and a third that depends on whether it can end
+//! data by time. Latches, barriers, counters, `once` and elections are made of them here, once for all such
+//! stores. A cell is compared by the *stamp* of the
 //! write that made it, never by its content: a content can come back, a stamp cannot.
 
 use std::fmt;
@@ -51,6 +51,12 @@ pub trait CellStore: Send + Sync + 'static {
         to: Option<&Content>,
         keep: Keep,
     ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Whether the store removes what is kept for a time, after that time, by itself. By default it does not:
+    /// then the core writes the end into the content, and the clock of each client judges it.
+    fn ends_by_time(&self) -> bool {
+        false
+    }
 
     /// The keys of the cells that begin with `prefix`, of a store that cannot end data by time: the core
     /// reads them for an operator who removes the expired ones. There may be keys among them
@@ -122,7 +128,7 @@ impl fmt::Debug for Content {
 }
 
 /// How long a cell is kept after its last change. A store that cannot end data by time keeps it for
-/// ever: the core ignores what is too old, and replaces it.
+/// ever: the core ignores what is too old, if that matters, and replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Keep {
     /// At least this long; a store may lose it in a power failure.
@@ -203,6 +209,10 @@ impl Cells {
         self.0.swap(cell, from, to, keep).await
     }
 
+    pub(crate) fn ends_by_time(&self) -> bool {
+        self.0.ends_by_time()
+    }
+
     pub(crate) async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
         self.0.list(prefix).await
     }
@@ -227,6 +237,7 @@ trait ErasedCells: Send + Sync {
         to: Option<&'a Content>,
         keep: Keep,
     ) -> BoxFuture<'a, Result<bool>>;
+    fn ends_by_time(&self) -> bool;
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>>>;
 }
 
@@ -247,6 +258,10 @@ impl<S: CellStore> ErasedCells for S {
         keep: Keep,
     ) -> BoxFuture<'a, Result<bool>> {
         Box::pin(CellStore::swap(self, cell, from, to, keep))
+    }
+
+    fn ends_by_time(&self) -> bool {
+        CellStore::ends_by_time(self)
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>>> {
