@@ -216,8 +216,14 @@ async fn loss_while_waiting(context: Arc<Context>) {
     let last = context.acquire(&two, &names[1]).await;
     let waiting = spawn(all(exclusively(&one, &names)));
     context.until_queued(&two, &names[1], 1).await;
+    // The next in line: acquired afterwards, it could come behind the one that begins again, which waits
+    // for the other lock.
+    let lock = two.lock(&names[0]);
+    let next = tokio::spawn(async move { lock.acquire().await });
+    context.until_queued(&two, &names[0], 1).await;
     context.store().expire(&names[0]).await.expect("the store forgets it");
-    let first = context.acquire(&two, &names[0]).await;
+    let first = context.soon("the first is acquired", next).await.expect("no panic");
+    let first = first.expect("acquired");
     // It queues for the first one again, and has left the other's queue.
     context.until_queued(&two, &names[1], 0).await;
     context.until_queued(&two, &names[0], 1).await;
