@@ -60,7 +60,7 @@ async fn starve(dir: &Path) {
     let waiting = tokio::spawn(async move { waiter.wait().await });
     tokio::time::sleep(Duration::from_secs(1)).await;
     let before = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();
     tokio::time::sleep(Duration::from_secs(7)).await;
     setrlimit(Resource::Nofile, before).unwrap();
     latch.count_down().await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fencelock_core::{Claimed, ErrorKind, Keep, Locks, Once, Run, Tick, memory};
+use fencelock_core::{Claimed, ErrorKind, Keep, Locks, Once, Run, Tick, Trip, memory};
 use tokio::time::{sleep, timeout};
 
 use crate::lossy::{Fate, Lossy, swaps};
@@ -158,7 +158,7 @@ async fn a_party_has_not_passed_with_those_of_a_barrier_that_was_made_anew() {
         there.remove().await.unwrap();
         for generation in 1..=2 {
             let (one, two) = tokio::join!(there.arrive_and_wait(), other.arrive_and_wait());
-            assert_eq!([one.unwrap(), two.unwrap()].map(|it| it.generation()), [generation; 2]);
+            assert_eq!([one.unwrap(), two.unwrap()].map(Trip::generation), [generation; 2]);
         }
         let error = timeout(10 * SECOND, waiting).await.expect("told").unwrap().unwrap_err();
         assert_eq!(error.kind(), told);
