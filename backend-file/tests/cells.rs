@@ -48,6 +48,13 @@ fn child_process() {
             }
         }),
         ["starve"] => in_runtime(starve(dir)),
+        ["read", boot] => in_runtime(async {
+            let booted = FileStore::at(dir).booted_as([boot.parse().unwrap(); 16]);
+            let locks = booted.locks(Settings::default()).await.unwrap();
+            report("reads");
+            let read = locks.read_cell("x").await.unwrap();
+            report(format_args!("read {}", read.map_or(0, |content| content.bytes[0])));
+        }),
         _ => unknown_command(dir, line),
     });
 }
@@ -356,6 +363,35 @@ async fn what_is_read_while_it_is_replaced_is_whole() {
     let long = content(120).unwrap();
     let error = locks.swap_cell("y", None, Some(&long), Keep::Forever).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
+
+/// A content that does not fit its record may be that of a later one: then nothing was lost.
+#[test]
+fn what_an_earlier_boot_has_written_is_not_lost_by_being_replaced() {
+    let mut is_between = false;
+    for nth in 1..=8 {
+        let dir = directory();
+        in_runtime(async {
+            let locks = connect(dir.path()).await;
+            assert!(swap(&locks, 0, 1, keep("days")).await);
+            // The reader stays for a while at its nth reading.
+            let delay = format!("--inject=pread64:delay_exit=300000:when={nth}");
+            let mut tracer = Command::new("strace");
+            tracer.args(["-f", "-qq", "-o", "/dev/null", &delay, "--"]);
+            let mut reader = TestProcess::start_under(tracer, dir.path(), "read 7");
+            reader.expect("reads");
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            assert!(
+                swap(&locks, 1, 2, keep("days")).await && swap(&locks, 2, 3, keep("days")).await
+            );
+            let read = reader.expect("read ");
+            assert!(["1", "2", "3"].contains(&&*read), "it was always there: {read}, {nth}");
+            // It was at its content by then, or before that.
+            is_between |= read == "3";
+            reader.end();
+        });
+    }
+    assert!(is_between);
 }
 
 /// The blocks of the lock's state file, in units of 512 bytes.

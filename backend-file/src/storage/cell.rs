@@ -122,10 +122,18 @@ impl<'a> Cell<'a> {
         self.state.read(slot_at(record.slot), record.length, &mut bytes)?;
         match record.names(&bytes) {
             true => Ok(Ok(Some(Found { record, content: Some(Content { stamp, bytes }) }))),
-            // It was not synced when the power failed.
-            false if record.may_be_lost(self.boot) => Ok(Ok(Some(Found { record, content: None }))),
+            // It was not synced when the power failed, unless it is that of a later record.
+            false if record.may_be_lost(self.boot) && self.is_still(&record)? => {
+                Ok(Ok(Some(Found { record, content: None })))
+            }
             false => Ok(Err(Corrupt("the content of its cell is damaged"))),
         }
+    }
+
+    fn is_still(&self, record: &CellRecord) -> Result<bool> {
+        let mut bytes = Vec::new();
+        self.state.read(RECORD_AT, CellRecord::LEN, &mut bytes)?;
+        Ok(CellRecord::decode(&bytes).is_ok_and(|now| now.as_ref() == Some(record)))
     }
 }
 
