@@ -81,14 +81,15 @@ impl CellStore for Server {
     ) -> Result<Option<Content>> {
         self.send().await?;
         let key = self.cell_key(cell);
+        // Before the reading: no change must come between the two.
+        if let Some(notifier) = notifier {
+            self.cells.notifiers.lock().push((key.clone(), Arc::downgrade(notifier)));
+        }
         let content = match self.is(Mutant::CellReadsLag) {
             // As a follower that has yet to hear of the last write.
             true => self.cells.before.lock().remove(&key).unwrap_or_else(|| self.cells.read(&key)),
             false => self.cells.read(&key),
         };
-        if let Some(notifier) = notifier {
-            self.cells.notifiers.lock().push((key, Arc::downgrade(notifier)));
-        }
         // Others write before the answer arrives.
         tokio::task::yield_now().await;
         self.reply().await.map(|()| content)
