@@ -12,6 +12,7 @@ use crate::cells::{Handle, Step, View, not_ours, require_token};
 use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, invalid};
+use crate::types::options::LONGEST_KEPT;
 use crate::types::token::FencingToken;
 
 use ranges::Ranges;
@@ -26,7 +27,7 @@ const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// whose machine died is not done, and may be taken over. No two runs of a job overlap, of whichever
 /// tick. So a tick is run **at least once, if any machine asks for it, never twice at a time, and never again
 /// once it is done**; with [`never_twice`](Once::never_twice), at most once. What is done is remembered for 90
-/// days, or ten periods if that is longer, after the last run: a test or trial takes a name of its own. It is
+/// days, or ten periods if that is longer, at most ten years, after the last run: a test or trial takes a name of its own. It is
 /// remembered as 128 ranges of ticks: after more than 127 gaps, of ticks that no machine has run, the narrowest gap
 /// counts as done.
 ///
@@ -97,7 +98,7 @@ impl Once {
     /// Which run of the job this is. Required.
     pub fn tick(self, tick: Tick) -> Once {
         let ten = tick.period().unwrap_or_default().saturating_mul(10);
-        let handle = self.handle.keep_for(KEPT.max(ten)).checked(tick.check());
+        let handle = self.handle.keep_for(ten.clamp(KEPT, LONGEST_KEPT)).checked(tick.check());
         Once { handle, tick: Some(tick), ..self }
     }
 

@@ -66,9 +66,12 @@ pub(crate) fn unreachable_after(bound: Duration) -> Result<Duration> {
     within(bound, Duration::from_millis(10), Ttl::MAX, "unreachable_after")
 }
 
+/// The longest time for which a cell is kept, other than for ever.
+pub(crate) const LONGEST_KEPT: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// Parses how long a cell is kept after its last change: 1 s to 10 years.
 pub(crate) fn kept(time: Duration) -> Result<Duration> {
-    within(time, Duration::from_secs(1), 10 * YEAR, "the time for which a cell is kept")
+    within(time, Duration::from_secs(1), LONGEST_KEPT, "the time for which a cell is kept")
 }
 
 /// The most acquisitions of one process for one grant.
