@@ -27,7 +27,8 @@ const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// whose machine died is not done, and may be taken over. No two runs of a job overlap, of whichever
 /// tick. So a tick is run **at least once, if any machine asks for it, never twice at a time, and never again
 /// once it is done**; with [`never_twice`](Once::never_twice), at most once. What is done is remembered for 90
-/// days, or ten periods if that is longer, at most ten years, after the last run: a test or trial takes a name of its own. It is
+/// days, or ten periods if that is longer, at most ten years, after the last run: a test or trial takes a name of
+/// its own. It is
 /// remembered as 128 ranges of ticks: after more than 127 gaps, of ticks that no machine has run, the narrowest gap
 /// counts as done.
 ///
