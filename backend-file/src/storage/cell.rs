@@ -109,9 +109,7 @@ impl<'a> Cell<'a> {
 
     /// What is there now, unless it is damaged or just being replaced.
     fn find(&self) -> Result<std::result::Result<Option<Found>, Corrupt>> {
-        let mut bytes = Vec::new();
-        self.state.read(RECORD_AT, CellRecord::LEN, &mut bytes)?;
-        let record = match CellRecord::decode(&bytes) {
+        let record = match self.record()? {
             Ok(Some(record)) => record,
             Ok(None) => return Ok(Ok(None)),
             Err(why) => return Ok(Err(why)),
@@ -119,21 +117,25 @@ impl<'a> Cell<'a> {
         let Some(stamp) = record.stamp else {
             return Ok(Ok(Some(Found { record, content: None })));
         };
+        let mut bytes = Vec::new();
         self.state.read(slot_at(record.slot), record.length, &mut bytes)?;
         match record.names(&bytes) {
             true => Ok(Ok(Some(Found { record, content: Some(Content { stamp, bytes }) }))),
             // It was not synced when the power failed, unless it is that of a later record.
-            false if record.may_be_lost(self.boot) && self.is_still(&record)? => {
+            false
+                if record.may_be_lost(self.boot)
+                    && self.record()?.is_ok_and(|now| now.as_ref() == Some(&record)) =>
+            {
                 Ok(Ok(Some(Found { record, content: None })))
             }
             false => Ok(Err(Corrupt("the content of its cell is damaged"))),
         }
     }
 
-    fn is_still(&self, record: &CellRecord) -> Result<bool> {
+    fn record(&self) -> Result<std::result::Result<Option<CellRecord>, Corrupt>> {
         let mut bytes = Vec::new();
         self.state.read(RECORD_AT, CellRecord::LEN, &mut bytes)?;
-        Ok(CellRecord::decode(&bytes).is_ok_and(|now| now.as_ref() == Some(record)))
+        Ok(CellRecord::decode(&bytes))
     }
 }
 
