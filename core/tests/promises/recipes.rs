@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fencelock_core::{Claimed, ErrorKind, Keep, Locks, Once, Run, Tick, Trip, memory};
+use fencelock_core::{Barrier, Claimed, ErrorKind, Keep, Locks, Once, Run, Tick, Trip, memory};
 use tokio::time::{sleep, timeout};
 
 use crate::lossy::{Fate, Lossy, swaps};
@@ -21,12 +21,8 @@ async fn an_open_latch_is_not_written_again() {
     assert_eq!(store.changes.load(Ordering::SeqCst), 2);
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_arrival_that_is_late_does_not_count_after_its_party_gave_up() {
-    let store = Lossy::sound();
-    let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
-    let (one, two) = tokio::join!(here.arrive_and_wait(), there.arrive_and_wait());
-    assert!(one.is_ok() && two.is_ok());
+/// The party `here` arrives and gives up; its request arrives after that.
+async fn assert_that_a_late_arrival_does_not_count(store: &Lossy, here: &Barrier, there: &Barrier) {
     let mut swaps = 0;
     store.set(move |is_swap| {
         swaps += u32::from(is_swap);
@@ -40,6 +36,15 @@ async fn an_arrival_that_is_late_does_not_count_after_its_party_gave_up() {
     store.set(|_| Fate::Answered);
     sleep(200 * SECOND).await;
     assert_eq!(there.arrived().await.unwrap(), 0, "it counts although nobody waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_arrival_that_is_late_does_not_count_after_its_party_gave_up() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
+    let (one, two) = tokio::join!(here.arrive_and_wait(), there.arrive_and_wait());
+    assert!(one.is_ok() && two.is_ok());
+    assert_that_a_late_arrival_does_not_count(&store, &here, &there).await;
 }
 
 /// Its watch is not notified, so that the limit comes before the next reading.
@@ -130,19 +135,7 @@ async fn a_party_that_was_counted_has_passed_also_when_later_rounds_are_over() {
 async fn a_first_arrival_that_is_late_does_not_count_after_its_party_gave_up() {
     let store = Lossy::sound();
     let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
-    let mut swaps = 0;
-    store.set(move |is_swap| {
-        swaps += u32::from(is_swap);
-        match (is_swap, swaps) {
-            (false, _) => Fate::Answered,
-            (true, 1) => Fate::Late(100 * SECOND),
-            (true, _) => Fate::RequestLost,
-        }
-    });
-    here.arrive_and_wait().await.unwrap_err();
-    store.set(|_| Fate::Answered);
-    sleep(200 * SECOND).await;
-    assert_eq!(there.arrived().await.unwrap(), 0, "it counts although nobody waits");
+    assert_that_a_late_arrival_does_not_count(&store, &here, &there).await;
 }
 
 /// Its watch is not notified, so that it sees the later barrier only when that has been passed.
