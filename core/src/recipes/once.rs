@@ -28,9 +28,8 @@ const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// tick. So a tick is run **at least once, if any machine asks for it, never twice at a time, and never again
 /// once it is done**; with [`never_twice`](Once::never_twice), at most once. What is done is remembered for 90
 /// days, or ten periods if that is longer, at most ten years, after the last run: a test or trial takes a name of
-/// its own. It is
-/// remembered as 128 ranges of ticks: after more than 127 gaps, of ticks that no machine has run, the narrowest gap
-/// counts as done.
+/// its own. It is remembered as 128 ranges of ticks: after more than 127 gaps, of ticks that no machine has run, the
+/// narrowest gap counts as done.
 ///
 /// `once(n)` holds the lock `n` while it runs: [`lock(n)`](crate::Locks::lock) and it exclude each other.
 ///

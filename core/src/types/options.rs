@@ -67,7 +67,7 @@ pub(crate) fn unreachable_after(bound: Duration) -> Result<Duration> {
 }
 
 /// The longest time for which a cell is kept, other than for ever.
-pub(crate) const LONGEST_KEPT: Duration = Duration::from_secs(10 * 365 * 86_400);
+pub(crate) const LONGEST_KEPT: Duration = Duration::from_secs(10 * YEAR.as_secs());
 
 /// Parses how long a cell is kept after its last change: 1 s to 10 years.
 pub(crate) fn kept(time: Duration) -> Result<Duration> {
