@@ -6,18 +6,17 @@ mod dial;
 mod endpoint;
 mod frames;
 mod host;
-mod login;
 mod options;
 mod probe;
 mod supervised;
-mod tls;
+
+pub use fencelock_core::backend::Credentials;
+pub(crate) use fencelock_core::backend::Login;
+pub use fencelock_net::Tls;
 
 #[cfg(feature = "redlock")]
-pub(crate) use dial::{ConnectionTask, Dialled};
+pub(crate) use dial::Dialled;
 pub(crate) use endpoint::Target;
 pub(crate) use host::HostPort;
-pub use login::Credentials;
-pub(crate) use login::Login;
 pub(crate) use options::ConnectOptions;
 pub(crate) use supervised::{PushHandler, Subscription, SupervisedConnection};
-pub use tls::Tls;

@@ -2,7 +2,6 @@
 
 pub(crate) mod acquisition;
 pub(crate) mod backend;
-mod cell_watches;
 pub(crate) mod cells;
 pub(crate) mod config;
 pub(crate) mod notifications;

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+pub(crate) use fencelock_core::backend::closed;
 use fencelock_core::{Error, ErrorKind};
 use zookeeper_client::{Error as ZkError, MultiWriteError};
 
@@ -187,11 +188,6 @@ fn meaning_of(error: &ZkError) -> Meaning {
         // An invalid answer, a broken connection (`Custom`), and errors that a newer transport may add.
         _ => unknown("the connection failed"),
     }
-}
-
-/// The error after [`close`](fencelock_core::Locks::close).
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the store was closed")
 }
 
 #[cfg(test)]

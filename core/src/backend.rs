@@ -8,9 +8,11 @@ use tokio::runtime::Handle;
 
 use crate::time::boot_clock::BootClock;
 pub use crate::types::causes::io_message;
-pub use crate::types::error::invalid;
 use crate::types::error::{Error, ErrorKind, Result};
+pub use crate::types::error::{closed, invalid, unreachable};
 
+pub use crate::login::{Credentials, Login};
+pub use crate::store::cell_watches::CellWatches;
 pub use crate::store::queue::{Entry, LastNumbers, Queue, QueueStep, Stage};
 pub use crate::store::registry::{ClaimRegistry, shrink_after_burst};
 pub use crate::time::backoff::Backoff;

@@ -13,6 +13,7 @@ mod guard;
 mod guards;
 mod lock;
 mod locks;
+mod login;
 pub mod memory;
 mod owner;
 mod recipes;

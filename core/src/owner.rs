@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::acquire::WaitLimit;
-use crate::engine::client::{ClientInner, closed};
+use crate::engine::client::ClientInner;
 use crate::engine::hold::Hold;
 use crate::engine::share::{Share, SharedGuard};
 use crate::guard::Guard;
@@ -20,7 +20,7 @@ use crate::lock::acquire_guard;
 use crate::store::claim::AcquireRequest;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
-use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
 use crate::types::mode::Mode;
 use crate::types::name::LockName;
 use crate::types::options::format_duration;

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::Result;
-use fencelock_core::backend::invalid;
+use fencelock_core::backend::{Login, invalid};
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
+use fencelock_net::Tls;
 
 use super::host::HostPort;
-use super::login::{Credentials, Login};
-use super::tls::Tls;
 
 pub(crate) const PORT: u16 = 6379;
 
@@ -161,29 +160,9 @@ pub(crate) fn hosts_of(url: &StoreUrl, port: u16) -> Result<Vec<HostPort>> {
 }
 
 fn login_of(url: &StoreUrl, params: Params<'_>) -> Result<Login> {
-    login(url.user(), url.password(), params.text("password_file"), "password_file")?
+    let file = params.text("password_file");
+    Login::of_parts(url.user(), url.password(), file, "password_file")?
         .ok_or_else(|| invalid("a user without a password; a password alone is :PASSWORD@host"))
-}
-
-/// The login of these parts; none when there is a user alone.
-pub(crate) fn login(
-    user: Option<&str>,
-    password: Option<&str>,
-    file: Option<&str>,
-    parameter: &str,
-) -> Result<Option<Login>> {
-    let user = user.map(str::to_owned);
-    match (password, file) {
-        (Some(_), Some(_)) => {
-            Err(invalid(format!("the password is given twice, in the URL and by {parameter}")))
-        }
-        (None, Some(path)) => Ok(Some(Login::File { user, path: path.into() })),
-        (None, None) if user.is_some() => Ok(None),
-        (password, None) => {
-            let password = password.map(str::to_owned);
-            Ok(Some(Login::Fixed(Credentials { user, password })))
-        }
-    }
 }
 
 /// The database in the path, or in the parameter.

@@ -9,43 +9,30 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::backend::io_message;
+use fencelock_core::backend::{Credentials, io_message};
 use fencelock_core::{Error, ErrorKind, Result};
-use futures_util::future::select_ok;
+use fencelock_net::{Secured, tcp};
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::frames::{BoundedStream, InvalidReply, WireState};
 use super::host::HostPort;
-use super::login::Credentials;
 use super::options::ConnectOptions;
 use super::probe::{Peer, probe};
-use super::tls::Secured;
 use crate::protocol::error::{code_of, explain, unreachable};
 
 /// A connection that is logged in. It ends when its task is dropped.
 #[derive(Debug)]
 pub(crate) struct Dialled {
     pub(crate) connection: MultiplexedConnection,
-    pub(crate) task: ConnectionTask,
+    /// Reads and writes. Left alone, a connection would stay open until its last request is answered.
+    pub(crate) task: AbortOnDropHandle<()>,
     /// `None` for a Unix socket.
     pub(crate) peer: Option<HostPort>,
-}
-
-/// The task that reads and writes; aborted on drop. Left alone, a connection would stay open until
-/// its last request is answered.
-#[derive(Debug)]
-pub(crate) struct ConnectionTask(AbortHandle);
-
-impl Drop for ConnectionTask {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl ConnectOptions {
@@ -56,7 +43,7 @@ impl ConnectOptions {
         config: &AsyncConnectionConfig,
     ) -> Result<Dialled> {
         let handshake = self.begin(host.to_string(), config).await?;
-        let connecting = handshake.within(tcp(host, self.timeouts.answer)).await;
+        let connecting = handshake.within(tcp(&host.name, host.port, self.timeouts.answer)).await;
         let stream = handshake.opened(connecting)?;
         match &self.tls {
             Some(tls) => {
@@ -174,7 +161,7 @@ impl Handshake<'_> {
         };
         tokio::select! {
             biased;
-            secured = self.within(tls.handshake(host, stream)) => secured.unwrap_or_else(|| {
+            secured = self.within(tls.handshake(&host.name, host, stream, "use redis://")) => secured.unwrap_or_else(|| {
                 let advice = "does it speak TLS? If not, use redis://";
                 let what = format!("no answer from {address} to the TLS handshake");
                 Err(unreachable(format!("{what} within {limit:?}; {advice}")))
@@ -198,7 +185,7 @@ impl Handshake<'_> {
         match self.within(login).await {
             Some(Ok((connection, task))) => {
                 wire.logged_in();
-                let task = ConnectionTask(self.options.runtime.spawn(task).abort_handle());
+                let task = AbortOnDropHandle::new(self.options.runtime.spawn(task));
                 Ok(Dialled { connection, task, peer: peer.cloned() })
             }
             Some(Err(error)) => Err(self.refused(&wire, &error, peer).await),
@@ -284,29 +271,4 @@ impl Handshake<'_> {
             None => "; is it a Redis server? If it speaks TLS, use rediss://",
         }
     }
-}
-
-/// Connects to the address of `host` that answers first. Data that the peer has not acknowledged
-/// within `answer` is dropped with its connection, since its request has timed out. Otherwise the
-/// kernel would keep sending it for a connection that was discarded and closed, and a request for a
-/// lock could arrive long after its claim has ended.
-async fn tcp(host: &HostPort, answer: Duration) -> io::Result<TcpStream> {
-    let addresses = tokio::net::lookup_host((host.name.as_str(), host.port)).await?;
-    let connecting: Vec<_> =
-        addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
-    if connecting.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    }
-    let (stream, _others) = select_ok(connecting).await?;
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(&stream);
-    // The kernel notices a vanished peer too, also while no request is under way.
-    let keepalive =
-        TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(1));
-    socket.set_tcp_keepalive(&keepalive)?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(answer))?;
-    #[cfg(not(target_os = "linux"))]
-    let _ = answer;
-    Ok(stream)
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::backend::Login;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
@@ -16,7 +17,6 @@ use redis::{AsyncConnectionConfig, Value};
 
 use super::dial::Dialled;
 use super::host::HostPort;
-use super::login::Login;
 use super::options::ConnectOptions;
 use crate::protocol::error::{explain, unreachable};
 

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use fencelock_core::Result;
-use fencelock_core::backend::current_runtime;
+use fencelock_core::backend::{Login, current_runtime};
+use fencelock_net::{Secured, Tls};
 use tokio::runtime::Handle;
 
 use super::access::{Access, AddressMap, Timeouts};
-use super::login::Login;
-use super::tls::{Secured, Tls};
 
 /// Login, database, TLS and timeouts: the same for every server of a store.
 #[derive(Clone, Debug)]

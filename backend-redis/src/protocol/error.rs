@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt::Display;
 
+pub(crate) use fencelock_core::backend::{closed, unreachable};
 use fencelock_core::{Error, ErrorKind};
 use redis::RedisError;
 
@@ -220,16 +221,6 @@ pub(crate) fn foreign_text(key: &str) -> Error {
 /// server is not Redis.
 pub(crate) fn protocol_error(to: &str) -> Error {
     unreachable(format!("unexpected reply to {to}; is this a Redis server?"))
-}
-
-/// An error after which a retry may succeed.
-pub(crate) fn unreachable(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Unreachable, message)
-}
-
-/// After [`close`](fencelock_core::Locks::close).
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the store was closed")
 }
 
 #[cfg(test)]

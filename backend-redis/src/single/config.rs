@@ -202,7 +202,7 @@ impl RedisStore {
         if params.text("address_map").is_some() && !is_sentinel && !is_cluster {
             return Err(invalid("address_map is for redis-cluster:// and redis+sentinel:// only"));
         }
-        let login = access::login(user, password, file, "sentinel_password_file")?;
+        let login = Login::of_parts(user, password, file, "sentinel_password_file")?;
         let login = login.ok_or_else(|| invalid("a sentinel_user without a sentinel_password"))?;
         let replicas = params.number("replicas")?.unwrap_or(0);
         let store = RedisStore { target, access, replicas }.with_sentinel_login(login);

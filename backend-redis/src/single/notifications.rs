@@ -2,12 +2,11 @@
 
 use async_trait::async_trait;
 use fencelock_core::Result;
-use fencelock_core::backend::ClaimRegistry;
+use fencelock_core::backend::{CellWatches, ClaimRegistry};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
-use super::cell_watches::CellWatches;
 use crate::connection::PushHandler;
 
 /// Those whom pushes wake.

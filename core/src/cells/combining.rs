@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 
 use crate::cells::record::{Kind, Record};
 use crate::cells::settled::{Access, Seen, Write};
-use crate::engine::client::{ClientInner, closed};
+use crate::engine::client::ClientInner;
 use crate::store::cell_store::{Cells, Keep, Stamp};
 use crate::store::panics::caught;
 use crate::sync::Mutex;
 use crate::time::backoff::Backoff;
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Error, ErrorKind, Result, closed};
 use crate::types::name::LockName;
 
 /// What a change makes of a cell.

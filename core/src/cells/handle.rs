@@ -7,10 +7,10 @@ use crate::cells::combining::{Key, Step, View, change};
 use crate::cells::record::Kind;
 use crate::cells::settled::{Access, Seen};
 use crate::cells::watching::Watching;
-use crate::engine::client::{ClientInner, closed};
+use crate::engine::client::ClientInner;
 use crate::engine::connection::{Bound, Connection};
 use crate::store::cell_store::{Cells, Keep, Stamp};
-use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;
 use crate::types::options::kept;
 

@@ -13,12 +13,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::cells::record::Kind;
 use crate::cells::settled::{Access, Seen};
-use crate::engine::client::{ClientInner, closed, silent};
+use crate::engine::client::{ClientInner, silent};
 use crate::store::cell_store::{Cells, Notifier};
 use crate::store::panics::caught;
 use crate::sync::Mutex;
 use crate::time::backoff::Backoff;
-use crate::types::error::Result;
+use crate::types::error::{Result, closed};
 use crate::types::name::LockName;
 
 /// When to read again what no notification has come for.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tracing::{Instrument, Span};
 
 use crate::engine::cleanup::CleanupGuard;
-use crate::engine::client::{ClientInner, closed, silent};
+use crate::engine::client::{ClientInner, silent};
 use crate::engine::hold::{Grant, Hold, Limit};
 use crate::engine::metrics::{GrantedBy, Metrics, Outcome};
 use crate::engine::own_hold;
@@ -28,7 +28,7 @@ use crate::store::distributed_lock::{AttemptOutcome, Residue};
 use crate::store::profile::Liveness;
 use crate::time::backoff::Backoff;
 use crate::time::moment::{Moment, lease_end};
-use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, closed};
 use crate::types::options::format_duration;
 
 /// How long a caller waits for a lock that is not free.

@@ -17,7 +17,7 @@ use crate::recipes::ids::Blocks;
 use crate::store::cell_store::Cells;
 use crate::store::erased::ErasedStore;
 use crate::time::moment::Moment;
-use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, format_duration};
 
@@ -83,8 +83,8 @@ impl ClientInner {
                 ErrorKind::Unsupported,
                 format!(
                     "the {store} store has no cells, of which latches, barriers, counters, once() and \
-                     elections are made; mem://, file://, redis:// (one server, Sentinel, Cluster) and \
-                     zk:// have them"
+                     elections are made; mem://, file://, postgres://, redis:// (one server, Sentinel, \
+                     Cluster) and zk:// have them"
                 ),
             )
         })
@@ -112,10 +112,6 @@ impl ClientInner {
             () = self.store.clock().sleep_until(moment) => None,
         }
     }
-}
-
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
 }
 
 /// The store was silent for `bound`; `cause` is its last answer.

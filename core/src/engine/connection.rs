@@ -13,8 +13,8 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::client::{ClientInner, closed};
-use crate::types::error::{Error, ErrorKind, Operation, Result};
+use crate::engine::client::ClientInner;
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, format_duration};
 

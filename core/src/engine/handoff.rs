@@ -17,14 +17,14 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
 use crate::engine::acquire::{WaitLimit, timed_out};
-use crate::engine::client::{ClientInner, closed};
+use crate::engine::client::ClientInner;
 use crate::engine::metrics::Outcome;
 use crate::engine::own_hold;
 use crate::engine::telemetry;
 use crate::store::claim::{AcquireRequest, LockKind};
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
-use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
 use crate::types::name::LockName;
 use crate::types::options::format_duration;
 

@@ -351,6 +351,17 @@ pub fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
+/// The server cannot be asked; a retry may succeed.
+pub fn unreachable(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+/// After [`close`](crate::Locks::close).
+#[must_use]
+pub fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
+}
+
 impl fmt::Display for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(operation) = self.operation {

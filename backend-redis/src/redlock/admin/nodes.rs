@@ -10,9 +10,10 @@ use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::membership::Membership;
-use crate::connection::{ConnectOptions, ConnectionTask, Dialled, HostPort, Target};
+use crate::connection::{ConnectOptions, Dialled, HostPort, Target};
 use crate::protocol::error::{explain, protocol_error};
 use crate::redlock::config::{RedlockStore, SCHEME};
 use crate::redlock::node::about;
@@ -104,7 +105,7 @@ impl WallClock {
 pub(super) struct NodeConnection {
     pub(super) host: HostPort,
     pub(super) connection: MultiplexedConnection,
-    _task: ConnectionTask,
+    _task: AbortOnDropHandle<()>,
     pub(super) run_id: String,
     /// The incarnation record's text, if there is one.
     pub(super) text: Option<String>,

@@ -15,13 +15,13 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Key;
 use super::turn::{Offer, TurnNumber};
 use crate::engine::acquire::{Observed, WaitLimit, acquire};
-use crate::engine::client::{ClientInner, closed};
+use crate::engine::client::ClientInner;
 use crate::engine::hold::Hold;
 use crate::engine::owned_hold::OwnedHold;
 use crate::store::claim::AcquireRequest;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
-use crate::types::error::{Error, ErrorKind, Result};
+use crate::types::error::{Error, ErrorKind, Result, closed};
 use crate::types::token::FencingToken;
 
 /// How long after the grant a turn may begin. A waiter of another process waits for this long and

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Election, Leader};
-use crate::engine::client::{ClientInner, closed};
+use crate::engine::client::ClientInner;
 use crate::sync::Mutex;
-use crate::types::error::{Operation, Result};
+use crate::types::error::{Operation, Result, closed};
 use crate::types::token::FencingToken;
 
 /// How often the lock is asked.

@@ -1,22 +1,22 @@
-//! Whom to notify when the server reports that a cell has changed.
+//! Whom to notify when a store reports that a cell has changed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use fencelock_core::Notifier;
-use fencelock_core::backend::shrink_after_burst;
-use fencelock_core::sync::Mutex;
+use crate::store::cell_store::Notifier;
+use crate::store::registry::shrink_after_burst;
+use crate::sync::Mutex;
 
-/// The watches of cells, by the cell's key. The server reports one change of each.
+/// The watches of cells, by the cell's key. Each is notified once.
 #[derive(Debug, Default)]
-pub(crate) struct CellWatches {
+pub struct CellWatches {
     notifiers: Mutex<HashMap<String, Vec<Weak<Notifier>>>>,
 }
 
 impl CellWatches {
     /// Has `notifier` notified of the next change. A report can overtake the reply to the request that
-    /// asks the server for it, so this comes before the request.
-    pub(super) fn insert(&self, key: &str, notifier: &Arc<Notifier>) {
+    /// asks the store for it, so this comes before the request.
+    pub fn insert(&self, key: &str, notifier: &Arc<Notifier>) {
         let wanted = Arc::downgrade(notifier);
         let mut all = self.notifiers.lock();
         if all.len() == all.capacity() {
@@ -28,7 +28,7 @@ impl CellWatches {
     }
 
     /// The cell at `key` has changed. Those who still watch it read it, which begins the next watch.
-    pub(super) fn changed(&self, key: &str) {
+    pub fn changed(&self, key: &str) {
         let notifiers = {
             let mut all = self.notifiers.lock();
             let notifiers = all.remove(key);
@@ -39,7 +39,7 @@ impl CellWatches {
     }
 
     /// Reports of changes may have been lost.
-    pub(super) fn all_may_have_changed(&self) {
+    pub fn all_may_have_changed(&self) {
         let all = std::mem::take(&mut *self.notifiers.lock());
         notify(all.into_values().flatten());
     }

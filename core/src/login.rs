@@ -4,15 +4,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fencelock_core::backend::io_message;
-use fencelock_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
+
+use crate::types::causes::io_message;
+use crate::types::error::{Error, ErrorKind, Result, invalid};
 
 /// A user and a password; `Debug` shows neither.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    /// `None`: the server's default one.
+    pub user: Option<String>,
+    /// `None`: no password is given.
+    pub password: Option<String>,
 }
 
 impl Credentials {
@@ -32,11 +35,14 @@ impl fmt::Debug for Credentials {
 
 /// Where the credentials of a connection come from.
 #[derive(Clone)]
-pub(crate) enum Login {
+pub enum Login {
+    /// The same for each.
     Fixed(Credentials),
     /// The password is the content of a file.
     File {
+        /// The user.
         user: Option<String>,
+        /// The file, read for each connection.
         path: PathBuf,
     },
     /// The user's function, called for each connection.
@@ -60,12 +66,42 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    pub(crate) fn new(user: &str, password: &str) -> Login {
+    /// This user and password; an empty user is the server's default one.
+    #[must_use]
+    pub fn new(user: &str, password: &str) -> Login {
         Login::Fixed(Credentials::new(user, password))
     }
 
+    /// The login of these parts of a URL, of which `parameter` names the file; `None` when there is a user
+    /// alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when the password is given twice.
+    pub fn of_parts(
+        user: Option<&str>,
+        password: Option<&str>,
+        file: Option<&str>,
+        parameter: &str,
+    ) -> Result<Option<Login>> {
+        let user = user.map(str::to_owned);
+        match (password, file) {
+            (Some(_), Some(_)) => {
+                Err(invalid(format!("the password is given twice, in the URL and by {parameter}")))
+            }
+            (None, Some(path)) => Ok(Some(Login::File { user, path: path.into() })),
+            (None, None) if user.is_some() => Ok(None),
+            (password, None) => {
+                let password = password.map(str::to_owned);
+                Ok(Some(Login::Fixed(Credentials { user, password })))
+            }
+        }
+    }
+
     /// The current credentials. Files are read and functions called on a thread that may block.
-    pub(crate) async fn credentials(&self, runtime: &Handle) -> Result<Credentials> {
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a file that cannot be read, and what the function returns.
+    pub async fn credentials(&self, runtime: &Handle) -> Result<Credentials> {
         let reading = match self.clone() {
             Login::Fixed(credentials) => return Ok(credentials),
             Login::File { user, path } => runtime
@@ -79,7 +115,7 @@ impl Login {
     }
 
     /// Warns once of a file that others can read.
-    pub(crate) fn warn(&self) {
+    pub fn warn(&self) {
         #[cfg(unix)]
         if let Login::File { path, .. } = self
             && let Ok(about) = std::fs::metadata(path)

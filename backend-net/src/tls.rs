@@ -1,4 +1,4 @@
-//! Certificates, for `rediss://` and its variants.
+//! TLS: certificates, and the handshake.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,11 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// The parameters of a URL.
-    pub(super) fn from_params(params: Params<'_>) -> Result<Tls> {
+    /// The parameters of a URL: `tls_ca`, `tls_cert`, `tls_key`, `tls_server_name`.
+    ///
+    /// # Errors
+    /// A certificate without its key, or a key without its certificate.
+    pub fn from_params(params: Params<'_>) -> Result<Tls> {
         let own = params.both("tls_cert", "tls_key")?;
         Ok(Tls {
             authority: params.text("tls_ca").map(PathBuf::from),
@@ -51,7 +54,7 @@ impl Tls {
 }
 
 #[cfg(feature = "tls")]
-pub(crate) use secured::Secured;
+pub use secured::Secured;
 
 #[cfg(feature = "tls")]
 mod secured {
@@ -69,11 +72,10 @@ mod secured {
     use tokio_rustls::client::TlsStream;
 
     use super::Tls;
-    use crate::connection::HostPort;
 
     /// [`Tls`] with its files read.
     #[derive(Clone)]
-    pub(crate) struct Secured {
+    pub struct Secured {
         config: Arc<ClientConfig>,
         name: Option<ServerName<'static>>,
     }
@@ -86,7 +88,10 @@ mod secured {
 
     impl Tls {
         /// Reads the files.
-        pub(crate) fn load(self) -> Result<Secured> {
+        ///
+        /// # Errors
+        /// What is wrong with which file.
+        pub fn load(self) -> Result<Secured> {
             let roots = match &self.authority {
                 Some(file) => authorities(file)?,
                 None => trusted_by_the_system()?,
@@ -115,28 +120,34 @@ mod secured {
     }
 
     impl Secured {
-        /// Encrypts a connection to `host`, and checks the server's certificate.
-        pub(crate) async fn handshake(
+        /// Encrypts a connection to the server `name` at `address`, and checks the server's certificate.
+        /// `otherwise` says how to connect to a server without TLS.
+        ///
+        /// # Errors
+        /// [`ErrorKind::Unreachable`]: the handshake failed.
+        pub async fn handshake(
             &self,
-            host: &HostPort,
+            name: &str,
+            address: &impl fmt::Display,
             stream: TcpStream,
+            otherwise: &str,
         ) -> Result<TlsStream<TcpStream>> {
             let name = match &self.name {
                 Some(name) => name.clone(),
-                None => server_name(&host.name)?,
+                None => server_name(name)?,
             };
             let connecting = TlsConnector::from(self.config.clone()).connect(name, stream);
             connecting.await.map_err(|cause| {
-                let hint = match cause.get_ref().and_then(|cause| cause.downcast_ref()) {
+                let hint: String = match cause.get_ref().and_then(|cause| cause.downcast_ref()) {
                     Some(rustls::Error::InvalidMessage(_)) => {
-                        "; the server does not speak TLS: use redis://"
+                        format!("; the server does not speak TLS: {otherwise}")
                     }
                     _ if cause.get_ref().is_none_or(|cause| !cause.is::<rustls::Error>()) => {
-                        "; does the server speak TLS? If not, use redis://"
+                        format!("; does the server speak TLS? If not, {otherwise}")
                     }
-                    _ => "",
+                    _ => String::new(),
                 };
-                let message = format!("the TLS handshake with {host} failed: {cause}{hint}");
+                let message = format!("the TLS handshake with {address} failed: {cause}{hint}");
                 Error::new(ErrorKind::Unreachable, message).caused_by(cause)
             })
         }
@@ -186,13 +197,17 @@ mod secured {
 /// What no program without TLS has.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone, Debug)]
-pub(crate) enum Secured {}
+pub enum Secured {}
 
 #[cfg(not(feature = "tls"))]
 impl Tls {
-    pub(crate) fn load(self) -> Result<Secured> {
-        let message = "rediss:// needs the cargo feature `tls` of fencelock (cargo add fencelock \
-                       --features tls)";
+    /// An error: nothing encrypts.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn load(self) -> Result<Secured> {
+        let message = "encrypted connections need the cargo feature `tls` of fencelock (cargo add \
+                       fencelock --features tls)";
         Err(fencelock_core::backend::invalid(message))
     }
 }
@@ -200,10 +215,16 @@ impl Tls {
 #[cfg(not(feature = "tls"))]
 impl Secured {
     #[expect(clippy::unused_async, reason = "the same as with TLS")]
-    pub(crate) async fn handshake(
+    /// Never called.
+    ///
+    /// # Errors
+    /// Never.
+    pub async fn handshake(
         &self,
-        _: &crate::connection::HostPort,
+        _: &str,
+        _: &impl std::fmt::Display,
         _: tokio::net::TcpStream,
+        _: &str,
     ) -> Result<tokio::net::TcpStream> {
         match *self {}
     }

@@ -1,0 +1,13 @@
+//! What the network stores of [fencelock](https://docs.rs/fencelock) share.
+//!
+//! Internal to its stores.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod supervised;
+mod tcp;
+mod tls;
+
+pub use supervised::{Connector, Health, Supervised};
+pub use tcp::tcp;
+pub use tls::{Secured, Tls};

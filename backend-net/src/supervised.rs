@@ -1,0 +1,253 @@
+//! One connection to a server, replaced by a new one for as long as the store lives.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fencelock_core::backend::{Backoff, closed, unreachable};
+use fencelock_core::{Error, Result};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// After this many timeouts in a row a connection is replaced.
+const MAX_TIMEOUTS: u32 = 2;
+
+/// The longest pause between two attempts to connect.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A supervised connection. Dropping it ends the connection.
+pub struct Supervised<C> {
+    state: Arc<watch::Sender<State<C>>>,
+    /// How long a request waits for a connection.
+    patience: Duration,
+    supervisor: AbortHandle,
+}
+
+/// Opens the connections, one after the other.
+pub trait Connector: Send + 'static {
+    /// An established connection. It ends with its last clone.
+    type Connection: Clone + Send + Sync + 'static;
+
+    /// Opens a connection.
+    fn open(&mut self) -> impl Future<Output = Result<Self::Connection>> + Send;
+
+    /// A connection is in use from now on. `again`: after an earlier one, and what the server pushed in
+    /// between is lost.
+    fn opened(&mut self, connection: &Self::Connection, again: bool);
+
+    /// An attempt has failed; another one follows.
+    fn failed(&mut self, error: &Error);
+
+    /// Returns when the connection must be replaced.
+    fn broken(&mut self, connection: &Self::Connection) -> impl Future<Output = ()> + Send;
+}
+
+/// Whether there is a connection at the moment.
+enum State<C> {
+    /// The first attempt to connect has not ended.
+    Starting,
+    /// There is none, for this reason; another attempt follows.
+    Down(Error),
+    Up(C),
+    /// The store was closed: there will be no other.
+    Closed,
+}
+
+impl<C: Clone + Send + Sync + 'static> Supervised<C> {
+    /// Begins to connect, on `runtime`. A request waits for a connection for up to `patience`.
+    pub fn start(
+        connector: impl Connector<Connection = C>,
+        patience: Duration,
+        runtime: &Handle,
+    ) -> Supervised<C> {
+        let state = Arc::new(watch::Sender::new(State::Starting));
+        let supervisor = runtime.spawn(supervise(connector, state.clone())).abort_handle();
+        Supervised { state, patience, supervisor }
+    }
+
+    /// The current connection, or the reason why there is none.
+    ///
+    /// # Errors
+    /// Of the last attempt to connect.
+    pub fn current(&self) -> Result<C> {
+        self.state.borrow().connection()
+    }
+
+    /// The first attempt to connect has not ended.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Starting)
+    }
+
+    /// The current connection; waits for it while it is being replaced, for as long as a request waits.
+    ///
+    /// # Errors
+    /// Of the last attempt to connect.
+    pub async fn active(&self) -> Result<C> {
+        let now = self.current();
+        match now {
+            Ok(connection) => Ok(connection),
+            // No wait at all: a request sent later could arrive after its claim's release.
+            Err(error) if self.patience.is_zero() => Err(error),
+            Err(_) => Box::pin(self.next_active()).await,
+        }
+    }
+
+    async fn next_active(&self) -> Result<C> {
+        match tokio::time::timeout(self.patience, self.up()).await {
+            Ok(settled) => settled,
+            Err(_) => self.current(),
+        }
+    }
+
+    /// Waits for the first connection, or for the first failure that `is_final`.
+    ///
+    /// # Errors
+    /// That failure.
+    pub async fn first(&self, is_final: impl Fn(&Error) -> bool) -> Result<C> {
+        let is_reached = |state: &State<C>| match state {
+            State::Starting => false,
+            State::Down(error) => is_final(error),
+            State::Up(_) | State::Closed => true,
+        };
+        self.until(is_reached).await
+    }
+
+    /// Waits for a connection without a limit.
+    ///
+    /// # Errors
+    /// The store was closed.
+    pub async fn up(&self) -> Result<C> {
+        self.until(|state| matches!(state, State::Up(_) | State::Closed)).await
+    }
+
+    async fn until(&self, is_reached: impl FnMut(&State<C>) -> bool) -> Result<C> {
+        match self.state.subscribe().wait_for(is_reached).await {
+            Ok(state) => state.connection(),
+            // Unreachable: `self` owns the sender.
+            Err(_) => Err(closed()),
+        }
+    }
+}
+
+impl<C> Supervised<C> {
+    /// Ends the connection; all further requests fail.
+    pub fn close(&self) {
+        self.state.send_replace(State::Closed);
+        self.supervisor.abort();
+    }
+}
+
+impl<C> Drop for Supervised<C> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<C> fmt::Debug for Supervised<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &*self.state.borrow() {
+            State::Starting => "starting",
+            State::Down(_) => "down",
+            State::Up(_) => "up",
+            State::Closed => "closed",
+        };
+        f.debug_struct("Supervised").field("state", &state).finish_non_exhaustive()
+    }
+}
+
+impl<C: Clone> State<C> {
+    fn connection(&self) -> Result<C> {
+        match self {
+            State::Starting => Err(unreachable("there is no connection yet")),
+            State::Down(error) => Err(error.clone()),
+            State::Up(connection) => Ok(connection.clone()),
+            State::Closed => Err(closed()),
+        }
+    }
+}
+
+/// Reconnects for ever, with a growing, jittered pause, so that many clients do not return in the
+/// same instant.
+async fn supervise<T: Connector>(
+    mut connector: T,
+    state: Arc<watch::Sender<State<T::Connection>>>,
+) {
+    let start = || Backoff::new(Duration::from_millis(10), LONGEST_PAUSE);
+    let (mut backoff, seed) = (start(), rand::random::<u64>());
+    let mut was_up = false;
+    loop {
+        let started = Instant::now();
+        match connector.open().await {
+            Ok(connection) => {
+                set(&state, State::Up(connection.clone()));
+                connector.opened(&connection, was_up);
+                was_up = true;
+                connector.broken(&connection).await;
+                set(&state, State::Down(unreachable("the connection was lost")));
+                // No pause only after a connection that lasted: others may break again at once.
+                if started.elapsed() > LONGEST_PAUSE {
+                    backoff = start();
+                    continue;
+                }
+            }
+            Err(error) => {
+                connector.failed(&error);
+                // Settings that worked before may be in the middle of a change: a new password that
+                // the server has and this process does not yet, or a failover and back.
+                let error = if was_up { error.retryable(true) } else { error };
+                set(&state, State::Down(error));
+            }
+        }
+        tokio::time::sleep(backoff.next(seed)).await;
+    }
+}
+
+/// Sets the state, unless it is `Closed`, which is final even while the supervisor still runs.
+fn set<C>(state: &watch::Sender<State<C>>, now: State<C>) {
+    state.send_if_modified(|state| {
+        let is_open = !matches!(state, State::Closed);
+        if is_open {
+            *state = now;
+        }
+        is_open
+    });
+}
+
+/// What the answers say of a connection.
+#[derive(Debug, Default)]
+pub struct Health {
+    broken: Notify,
+    /// Requests that timed out since the last answer.
+    timeouts: AtomicU32,
+}
+
+impl Health {
+    /// An answer came.
+    pub fn answered(&self) {
+        // Read first: another processor may have the line of an unchanged counter, too.
+        if self.timeouts.load(Ordering::Relaxed) != 0 {
+            self.timeouts.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// No answer came in time. A second time in a row breaks the connection.
+    pub fn timed_out(&self) {
+        if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_TIMEOUTS {
+            self.fail();
+        }
+    }
+
+    /// The connection must be replaced.
+    pub fn fail(&self) {
+        self.broken.notify_one();
+    }
+
+    /// Returns when the connection must be replaced.
+    pub async fn broken(&self) {
+        self.broken.notified().await;
+    }
+}
