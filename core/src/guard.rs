@@ -16,6 +16,7 @@ use crate::engine::hold::{Ending, Hold};
 use crate::engine::owned_hold::OwnedHold;
 use crate::engine::share::{Share, SharedGuard};
 use crate::engine::telemetry;
+use crate::store::check::Check;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::types::mode::Mode;
@@ -169,6 +170,31 @@ impl Guard {
             Part::Share(share) => share.token,
             Part::Turn(turn) => turn.token,
         }
+    }
+
+    /// The statement that a transaction on this lock's own database runs first, so that what it then
+    /// writes is protected by the lock until its commit, whatever happens to the lease meanwhile: a
+    /// write that is checked this way is never one of two. Only `postgres://` has it; with another store
+    /// the resource compares the [`fencing_token`](Guard::fencing_token).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotHeld`] when the lock is not held any more; [`ErrorKind::Unsupported`] where the
+    /// store is no database.
+    pub fn check(&self) -> Result<Check> {
+        let within = self.remaining();
+        let error = if within.is_zero() {
+            Error::new(ErrorKind::NotHeld, "the lock is not held any more")
+        } else {
+            let token = self.fencing_token().without_epoch();
+            match self.client().store.check(self.name(), token, within) {
+                Some(check) => return Ok(check),
+                None => Error::new(
+                    ErrorKind::Unsupported,
+                    "this store is no database; a resource can compare the fencing token",
+                ),
+            }
+        };
+        Err(self.explain(error, Operation::Hold))
     }
 
     /// The lock's name.

@@ -40,6 +40,7 @@ pub use recipes::latch::Latch;
 pub use recipes::once::{Claimed, Once, Run, Tick};
 pub use store::batching;
 pub use store::cell_store::{CellStore, Cells, Content, Keep, Notifier, Stamp};
+pub use store::check::Check;
 pub use store::claim::{Claim, IfBusy, LockKind, OwnerToken, WatchHandle};
 pub use store::distributed_lock::{
     Acquisition, AttemptOutcome, DistributedLock, Participant, ParticipantId, ReleaseOutcome,

@@ -3,6 +3,7 @@
 pub mod batching;
 pub(crate) mod cell_store;
 pub(crate) mod cell_watches;
+pub(crate) mod check;
 pub(crate) mod claim;
 pub(crate) mod distributed_lock;
 pub(crate) mod erased;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::cell_store::Cells;
+use crate::store::check::Check;
 use crate::store::claim::Claim;
 use crate::store::profile::Profile;
 use crate::store::scratch::Scratch;
@@ -89,6 +90,13 @@ pub trait DistributedLock: Send + Sync + 'static {
 
     /// The store's cells, if it has them: `Some(Cells::of(self.clone()))`.
     fn cells(self: &Arc<Self>) -> Option<Cells> {
+        None
+    }
+
+    /// The statement by which a transaction of the user, on this store's own database, makes sure that
+    /// the lock is held with `token` until its end; `within` is what is left of the validity. `None`
+    /// where the store is no database of the user's data.
+    fn check(&self, _name: &LockName, _token: FencingToken, _within: Duration) -> Option<Check> {
         None
     }
 

@@ -5,9 +5,11 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::store::check::Check;
 use crate::store::claim::Claim;
 use crate::store::distributed_lock::{
     Acquisition, AttemptOutcome, DistributedLock, ParticipantId, ReleaseOutcome, RenewOutcome,
@@ -19,6 +21,7 @@ use crate::store::scratch::Scratch;
 use crate::time::moment::Clock;
 use crate::types::error::{Error, Result};
 use crate::types::name::LockName;
+use crate::types::token::FencingToken;
 
 /// A [`DistributedLock`] without its type, which renews and checks many claims at once.
 pub(crate) trait ErasedStore: Send + Sync {
@@ -41,6 +44,7 @@ pub(crate) trait ErasedStore: Send + Sync {
         name: &'a LockName,
         who: &'a ParticipantId,
     ) -> BoxFuture<'a, Result<ReleaseOutcome>>;
+    fn check(&self, name: &LockName, token: FencingToken, within: Duration) -> Option<Check>;
     fn clear<'a>(&'a self, scratch: &'a Scratch) -> BoxFuture<'a, Result<()>>;
     fn close(&self) -> BoxFuture<'_, Result<()>>;
 }
@@ -111,6 +115,10 @@ impl<S: DistributedLock> ErasedStore for Erased<S> {
         who: &'a ParticipantId,
     ) -> BoxFuture<'a, Result<ReleaseOutcome>> {
         Box::pin(self.0.evict(name, who))
+    }
+
+    fn check(&self, name: &LockName, token: FencingToken, within: Duration) -> Option<Check> {
+        self.0.check(name, token, within)
     }
 
     fn clear<'a>(&'a self, scratch: &'a Scratch) -> BoxFuture<'a, Result<()>> {

@@ -23,7 +23,8 @@ use crate::types::options::format_duration;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The store's name in metrics: `memory`, `file`, `redis`, `redlock`, `zookeeper`.
+    /// The store's name in metrics: `memory`, `file`, `postgres`, `redis`, `redlock`,
+    /// `zookeeper`.
     pub store: &'static str,
     /// Which clients its locks exclude.
     pub reach: Reach,

@@ -57,6 +57,11 @@ impl FencingToken {
         FencingToken(self.0 + u64::from(n))
     }
 
+    /// As the store gave it.
+    pub(crate) fn without_epoch(self) -> FencingToken {
+        FencingToken(self.0 & ((1 << STORE_BITS) - 1))
+    }
+
     pub(crate) fn in_epoch(self, epoch: TokenEpoch) -> FencingToken {
         FencingToken(self.0 | u64::from(epoch.0) << STORE_BITS)
     }
@@ -126,6 +131,7 @@ mod tests {
         let old = FencingToken::new(u64::MAX).in_epoch(TokenEpoch::new(3).unwrap());
         let new = FencingToken::new(1).in_epoch(TokenEpoch::new(4).unwrap());
         assert!(new > old);
+        assert_eq!(new.without_epoch(), FencingToken::new(1));
         assert!(TokenEpoch::new(128).is_err());
         let top = FencingToken::new(u64::MAX).in_epoch(TokenEpoch::new(127).unwrap());
         assert_eq!(i64::from(top), i64::MAX);

@@ -204,6 +204,9 @@ fn without_scheme(text: &str) -> crate::Error {
         (text, _) if text.starts_with('/') => "; a directory is given as file:///DIR",
         (_, Some((_, "6379"))) => "; a Redis server is given as redis://HOST:6379",
         (_, Some((_, "26379"))) => "; a sentinel is given as redis+sentinel://HOST:26379/SERVICE",
+        (_, Some((_, "5432"))) => {
+            "; a PostgreSQL server is given as postgres://USER@HOST:5432/DATABASE"
+        }
         (_, Some((_, "2181"))) => "; a ZooKeeper server is given as zk://HOST:2181",
         _ => "",
     };
