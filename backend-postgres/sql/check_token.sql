@@ -1,0 +1,44 @@
+-- Checks, in the caller's own transaction, that a lock is held with a token. From here to the end of that
+-- transaction no other claim is granted the lock, even if the lease ends, the client falls silent, or the
+-- server's clock jumps; a renewal and a release are not blocked.
+--
+-- p_token    of the grant, or any of those that it reserved
+-- p_idle_ms  how long the client may be silent in the transaction, which would block the lock for ever: the
+--            server then ends the connection. A shorter limit of the session stays
+-- Error      FL001: held by no claim with this token
+-- O(log n) in the locks, and n in the members of a group.
+
+CREATE OR REPLACE FUNCTION :"schema".check_token(p_key bytea, p_token bigint, p_idle_ms int) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = :"schema", pg_catalog, pg_temp
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+  idle text := 'idle_in_transaction_session_timeout';
+  limit_ms bigint := extract(epoch FROM current_setting(idle)::interval) * 1000;
+  reserved int;
+BEGIN
+  -- KEY SHARE conflicts with the FOR UPDATE of a grant alone.
+  SELECT k.tokens INTO reserved FROM locks k
+  WHERE k.key = p_key AND k.owner IS NOT NULL AND p_token BETWEEN k.token - k.tokens + 1 AND k.token
+  FOR KEY SHARE;
+  IF NOT FOUND THEN
+    PERFORM FROM claims x
+    WHERE x.key = p_key AND x.state = 'h' AND x.until <> 0
+      AND p_token BETWEEN x.token - x.tokens + 1 AND x.token
+    FOR KEY SHARE;
+  END IF;
+  IF reserved > 1 THEN
+    -- The exclusive holders of one grant follow each other without asking the server. So do their transactions: each
+    -- waits for the end of an earlier one's, and none comes after a later one's.
+    INSERT INTO turns AS t (key, token) VALUES (p_key, p_token)
+    ON CONFLICT (key) DO UPDATE SET token = excluded.token WHERE t.token <= excluded.token;
+  END IF;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'the lock % is no longer held with token %', encode(p_key, 'escape'), p_token
+      USING ERRCODE = 'FL001';
+  END IF;
+  IF limit_ms = 0 OR limit_ms > p_idle_ms THEN
+    -- 0 would be no limit.
+    PERFORM set_config(idle, greatest(1, p_idle_ms)::text, true);
+  END IF;
+END $$;

@@ -1,0 +1,91 @@
+-- Hands a lock, whose row `l` the caller has locked, to the first live waiters for which it is free, in the
+-- order of their arrival, and writes the row. They stay in the queue until they confirm, so that a late one
+-- keeps its place.
+--
+-- asking      reads its grant from the reply of this step, and is not notified
+-- must_write  the caller has changed `l`
+-- Reply       the row afterwards
+-- O(log n) in the waiters, except for dead ones; O(n) in the readers or permits that hold; 64 grants.
+
+CREATE OR REPLACE FUNCTION :"schema".hand_off(l :"schema".locks, now_us bigint, asking uuid, must_write boolean)
+RETURNS :"schema".locks LANGUAGE plpgsql AS $$
+DECLARE
+  was locks := l;
+  c claims;
+  late int := 0;
+  gone bigint;
+  is_locked boolean := false;
+BEGIN
+  IF l.owner IS NOT NULL AND l.until <= now_us THEN
+    UPDATE claims SET state = 'l', until = now_us + 3000000 WHERE key = l.key AND state = 'g';
+    GET DIAGNOSTICS late = ROW_COUNT;
+  END IF;
+  IF l.grp IS NOT NULL THEN
+    -- SKIP LOCKED: a member whose guarded transaction is open counts until that ends.
+    WITH ended AS (
+      SELECT x.owner FROM claims x
+      WHERE x.key = l.key AND x.state IN ('g', 'h') AND x.mode <> 'x' AND x.until <= now_us
+      FOR UPDATE SKIP LOCKED
+    ), unconfirmed AS (
+      UPDATE claims x SET state = 'l', until = now_us + 3000000 FROM ended e
+      WHERE x.owner = e.owner AND x.state = 'g' RETURNING x.n
+    ), removed AS (
+      DELETE FROM claims x USING ended e WHERE x.owner = e.owner AND x.state = 'h' RETURNING x.n
+    )
+    SELECT count(*) FILTER (WHERE was_late), coalesce(sum(n), 0) INTO late, gone
+    FROM (SELECT n, true FROM unconfirmed UNION ALL SELECT n, false FROM removed) every (n, was_late);
+    l.sum := l.sum - gone;
+    IF l.sum = 0 THEN l.grp := NULL; END IF;
+  END IF;
+  IF late > 0 THEN
+    -- Those that were late before, and whose process has died since.
+    DELETE FROM claims x WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
+      AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us);
+  END IF;
+  FOR i IN 1 .. 64 LOOP
+    EXIT WHEN l.owner IS NOT NULL AND l.until > now_us;
+    SELECT * INTO c FROM claims x WHERE x.key = l.key AND x.state = 'w' ORDER BY x.seq LIMIT 1;
+    IF NOT FOUND THEN
+      DELETE FROM claims x WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
+        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us);
+      EXIT;
+    END IF;
+    IF c.until < now_us AND c.owner IS DISTINCT FROM asking
+       AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = c.proc AND p.deadline >= now_us) THEN
+      -- All of a dead process at once: there can be thousands, and the live ones wait behind them.
+      DELETE FROM claims x WHERE x.key = l.key AND x.state = 'w' AND x.proc = c.proc AND x.until < now_us
+        AND x.owner IS DISTINCT FROM asking;
+      CONTINUE;
+    END IF;
+    EXIT WHEN NOT (l.grp IS NULL OR (c.mode = l.grp AND (c.mode = 's' OR c.n <= c.lim - l.sum)));
+    IF NOT is_locked THEN
+      -- The last holder's guarded transaction may be open, whatever became of its lease: no other claim is
+      -- granted before it ends. An UPDATE alone would not wait for it, and this must not.
+      PERFORM FROM locks k WHERE k.key = l.key FOR UPDATE SKIP LOCKED;
+      EXIT WHEN NOT FOUND;
+      is_locked := true;
+    END IF;
+    l.token := greatest(l.token + c.tokens, now_us + c.tokens - 1);
+    c.until := now_us + least(2000000, c.ttl);
+    UPDATE claims SET state = 'g', token = l.token, until = c.until WHERE owner = c.owner;
+    IF c.mode = 'x' THEN
+      l.owner := c.owner;
+      l.until := c.until;
+      l.tokens := c.tokens;
+      l.proc := c.proc;
+      l.label := c.label;
+    ELSE
+      l.owner := NULL;
+      l.grp := c.mode;
+      l.sum := l.sum + c.n;
+    END IF;
+    IF c.owner IS DISTINCT FROM asking THEN PERFORM pg_notify(c.proc, c.owner::text); END IF;
+  END LOOP;
+  l.crowd := is_locked OR EXISTS (SELECT FROM claims x WHERE x.key = l.key);
+  IF must_write OR l IS DISTINCT FROM was THEN
+    UPDATE locks SET token = l.token, tokens = l.tokens, owner = l.owner, until = l.until, crowd = l.crowd,
+      grp = l.grp, sum = l.sum, proc = l.proc, label = l.label
+    WHERE key = l.key;
+  END IF;
+  RETURN l;
+END $$;

@@ -1,0 +1,33 @@
+-- The holders of a lock in the order of their grants, then its waiters in the order of the queue.
+--
+-- Reply id: h and the first token of a holder, w and the place of a waiter; token: the first, 0 of a waiter;
+--       since: us ago. Never the owner, which is all that a release needs
+-- O(n) in the length of the reply.
+
+CREATE OR REPLACE FUNCTION :"schema".inspect_1(p_key bytea)
+RETURNS TABLE (id text, holds boolean, mode "char", n bigint, lim bigint, label bytea, token bigint, since bigint)
+LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
+SET search_path = :"schema", pg_catalog, pg_temp
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE now_us bigint := us();
+BEGIN
+  RETURN QUERY
+    WITH holders AS (
+      SELECT 'x'::"char" AS mode, 1::bigint AS n, 1::bigint AS lim, k.label, k.token - k.tokens + 1 AS token FROM locks k
+      WHERE k.key = p_key AND k.owner IS NOT NULL AND k.until > now_us
+      UNION ALL
+      SELECT x.mode, x.n, x.lim, x.label, x.token - x.tokens + 1 FROM claims x
+      WHERE x.key = p_key AND x.state IN ('g', 'h') AND x.mode <> 'x' AND x.until > now_us
+    ), every AS (
+      SELECT 'h' || h.token AS id, true AS holds, h.mode, h.n, h.lim, h.label, h.token, h.token AS since
+      FROM holders h
+      UNION ALL
+      SELECT 'w' || x.seq, false, x.mode, x.n, x.lim, x.label, 0, x.seq FROM claims x
+      WHERE x.key = p_key AND x.state IN ('w', 'l')
+        -- One of a dead process is removed by the next hand-off.
+        AND (x.until >= now_us
+          OR EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us))
+    )
+    SELECT e.id, e.holds, e.mode, e.n, e.lim, e.label, e.token, greatest(0, now_us - e.since)
+    FROM every e ORDER BY e.holds DESC, e.since;
+END $$;

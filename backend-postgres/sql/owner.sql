@@ -1,0 +1,41 @@
+-- Refuses a schema in which another role has a hand: the functions run with the rights of their owner, and
+-- would run that role's triggers, operators or functions with them. And one that a newer release has made, whose
+-- functions this script would take back.
+
+SELECT pg_catalog.set_config('fencelock.schema', :'schema', false);
+DO $$
+DECLARE
+  schema text := current_setting('fencelock.schema');
+  found oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = schema);
+  mine oid := (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user);
+  strange text;
+  version int;
+BEGIN
+  SELECT o.what INTO strange FROM (
+    SELECT 'it', n.nspowner FROM pg_namespace n WHERE n.oid = found
+    UNION ALL
+    SELECT 'the right to create in it', a.grantee FROM pg_namespace n, aclexplode(n.nspacl) a
+    WHERE n.oid = found AND a.privilege_type = 'CREATE'
+    UNION ALL
+    SELECT format('its table, index or sequence %I', c.relname), c.relowner FROM pg_class c WHERE c.relnamespace = found
+    UNION ALL
+    SELECT format('its function %I', p.proname), p.proowner FROM pg_proc p WHERE p.pronamespace = found
+    UNION ALL
+    SELECT 'its operator ' || o.oprname, o.oprowner FROM pg_operator o WHERE o.oprnamespace = found
+    UNION ALL
+    SELECT format('its type %I', t.typname), t.typowner FROM pg_type t WHERE t.typnamespace = found
+  ) o (what, owner) WHERE o.owner <> mine LIMIT 1;
+  IF strange IS NOT NULL THEN
+    RAISE EXCEPTION 'the schema % cannot be used by %: % belongs to another role', quote_ident(schema),
+      quote_ident(current_user), strange
+      USING ERRCODE = 'insufficient_privilege', HINT = 'Use SET ROLE, or another schema.';
+  END IF;
+  IF to_regprocedure(format('%I.version()', schema)) IS NOT NULL THEN
+    EXECUTE format('SELECT %I.version()', schema) INTO version;
+    IF version > :version THEN
+      RAISE EXCEPTION 'the schema % has version %, and this script makes version :version', quote_ident(schema), version
+        USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'A newer release made it: leave it as it is.';
+    END IF;
+  END IF;
+END $$;
+RESET fencelock.schema;

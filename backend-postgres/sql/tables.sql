@@ -1,0 +1,68 @@
+-- Times are us since 1970 on the server's clock; keys are bytes, since text refuses NUL and depends on
+-- the database's encoding. Nothing that an uncontended step changes is indexed, and half of a page is
+-- left free, so that its updates stay in the page.
+--
+-- Functions run without sequential and bitmap scans: their plans are kept, and one that was made when a table
+-- was small, and read it whole, would read the ten thousand waiters that came afterwards for every step.
+-- Without JIT, which takes the cost of what is disabled for work.
+
+-- One row for each lock, and its exclusive holder. Locked first by every step.
+CREATE TABLE IF NOT EXISTS :"schema".locks (
+  key    bytea PRIMARY KEY,
+  token  bigint  NOT NULL DEFAULT 0,      -- the last one that was granted or reserved
+  tokens int     NOT NULL DEFAULT 1,      -- how many the exclusive holder's grant reserved
+  owner  uuid,                            -- the exclusive holder, or the claim it was handed off to
+  until  bigint  NOT NULL DEFAULT 0,      -- the end of its lease
+  crowd  boolean NOT NULL DEFAULT false,  -- whether it has rows in claims
+  grp    "char",                          -- the mode of the group that holds: s or p
+  sum    bigint  NOT NULL DEFAULT 0,      -- the readers or permits of that group
+  proc   text    NOT NULL DEFAULT '-',    -- of the exclusive holder
+  label  bytea   NOT NULL DEFAULT ''
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 10000);
+
+-- Waiters, readers and permit holders.
+CREATE TABLE IF NOT EXISTS :"schema".claims (
+  owner  uuid PRIMARY KEY,
+  key    bytea  NOT NULL,
+  -- w waits; g handed off, and not confirmed yet; l the same, and its time has ended; h holds: s and p only
+  state  "char" NOT NULL,
+  seq    bigint NOT NULL,                 -- the place in the queue: the arrival
+  mode   "char" NOT NULL CHECK (mode IN ('x', 's', 'p')),
+  n      bigint NOT NULL,
+  lim    bigint NOT NULL CHECK (n BETWEEN 1 AND lim AND (n = 1 OR mode = 'p')),
+  ttl    bigint NOT NULL CHECK (ttl > 0),
+  -- the channel of its process. One that NOTIFY refuses would make another client's release fail
+  proc   text   NOT NULL CHECK (octet_length(proc) BETWEEN 1 AND 63),
+  label  bytea  NOT NULL,
+  tokens int    NOT NULL CHECK (tokens > 0),
+  token  bigint,                          -- the last of those that its grant reserved
+  -- g, h: the end of the grant, 0 once it was released during its guarded transaction. w, l: until then it
+  -- lives, whether or not its process looks
+  until  bigint NOT NULL
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX IF NOT EXISTS claims_by_place ON :"schema".claims (key, state, seq);
+
+-- The processes that wait: each is live for 3 s after its last look.
+CREATE TABLE IF NOT EXISTS :"schema".processes (
+  proc     text PRIMARY KEY,
+  deadline bigint NOT NULL
+) WITH (fillfactor = 30);
+
+-- The largest token that a resource has seen, for locks of another store.
+CREATE TABLE IF NOT EXISTS :"schema".fences (
+  resource bytea PRIMARY KEY,
+  token    bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- The largest token of a lock whose holder has checked it, where a grant reserves several.
+CREATE TABLE IF NOT EXISTS :"schema".turns (
+  key   bytea PRIMARY KEY,
+  token bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE IF NOT EXISTS :"schema".cells (
+  key     bytea PRIMARY KEY,
+  stamp   uuid  NOT NULL,
+  content bytea NOT NULL,
+  until   bigint                          -- NULL: kept for ever
+) WITH (fillfactor = 50);

@@ -1,0 +1,111 @@
+//! One claim's acquisition: its requests, and what their answers mean.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{
+    Acquisition, AttemptOutcome, Claim, Clock, Error, FencingToken, ReleaseOutcome, RenewOutcome,
+    Residue, Result, lease_end,
+};
+
+use crate::error::protocol_error;
+use crate::requests::{Answer, Attempt, Owned, Request, column, micros};
+use crate::statements::Function;
+use crate::store::Store;
+
+pub(crate) struct PostgresAcquisition {
+    store: Arc<Store>,
+    claim: Arc<Claim>,
+    of: Owned,
+}
+
+impl PostgresAcquisition {
+    pub(crate) fn new(store: Arc<Store>, claim: Arc<Claim>) -> PostgresAcquisition {
+        let owner = claim.owner().reveal();
+        // Before the first attempt is sent: a notification can overtake its answer.
+        store.notifications.claims.insert(owner, &claim);
+        let key = claim.name().key().as_bytes().to_vec();
+        PostgresAcquisition { of: Owned { key, owner }, store, claim }
+    }
+
+    pub(crate) fn owner(&self) -> uuid::Uuid {
+        self.of.owner
+    }
+
+    /// The lease that a renewal gives; none for a fixed one, of which it only asks.
+    fn lease(&self) -> i64 {
+        if self.claim.is_fixed_lease() { 0 } else { micros(self.claim.ttl()) }
+    }
+
+    /// Renews the lease, in whichever form the server has it.
+    pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
+        let sent = self.store.clock.now();
+        let asked = self.store.server.ask(Request::Renew(self.of.clone(), self.lease()));
+        match asked.await? {
+            Answer::There(is_held) => Ok(self.renewed(is_held, sent)),
+            _ => Err(protocol_error("renew_1")),
+        }
+    }
+
+    fn renewed(&self, is_held: bool, sent: fencelock_core::Moment) -> RenewOutcome {
+        // For a fixed lease only that it is still held: core ignores an end before the known one.
+        let lease = if self.claim.is_fixed_lease() { Duration::ZERO } else { self.claim.ttl() };
+        match is_held {
+            true if lease.is_zero() => RenewOutcome::Renewed { valid_until: sent },
+            true => RenewOutcome::Renewed { valid_until: lease_end(sent, lease) },
+            false => RenewOutcome::Lost,
+        }
+    }
+}
+
+impl Acquisition for PostgresAcquisition {
+    fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    async fn attempt(&self) -> Result<AttemptOutcome> {
+        let sent = self.store.clock.now();
+        let attempt = Attempt::of(&self.claim, self.of.clone());
+        let Answer::Attempt { token, again } =
+            self.store.server.ask(Request::Attempt(attempt)).await?
+        else {
+            return Err(protocol_error("attempt_1"));
+        };
+        Ok(match (token, u64::try_from(token)) {
+            (1.., Ok(token)) => AttemptOutcome::Granted {
+                token: FencingToken::new(token),
+                valid_until: lease_end(sent, self.claim.ttl()),
+            },
+            (0, _) => AttemptOutcome::Busy { rest: Residue::Nothing },
+            (-1, _) => AttemptOutcome::Waiting { check_after: self.store.check_after(again) },
+            _ => return Err(protocol_error("attempt_1")),
+        })
+    }
+
+    async fn release(&self) -> Result<ReleaseOutcome> {
+        match self.store.server.ask(Request::Release(self.of.clone())).await? {
+            Answer::There(true) => Ok(ReleaseOutcome::Removed),
+            Answer::There(false) => Ok(ReleaseOutcome::Absent),
+            _ => Err(protocol_error("release_1")),
+        }
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        let sent = self.store.clock.now();
+        let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+            [&self.of.key, &self.of.owner, &self.lease()];
+        let rows = self.store.call(Function::Downgrade, &arguments).await?;
+        let count: i32 = column(&rows, 0, "downgrade_1")?;
+        Ok(self.renewed(count > 0, sent))
+    }
+
+    fn unanswered(&self) -> Option<Error> {
+        self.store.server.session.state().err()
+    }
+}
+
+impl Drop for PostgresAcquisition {
+    fn drop(&mut self) {
+        self.store.notifications.claims.remove(&self.of.owner);
+    }
+}

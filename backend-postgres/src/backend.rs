@@ -1,0 +1,163 @@
+//! The backend: renewals, checks of waiters, `inspect` and `evict`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{
+    Acquisition, Cells, Check, Claim, Clock, DistributedLock, FencingToken, Label, LockName, Mode,
+    Participant, ParticipantId, Permits, Profile, ReleaseOutcome, RenewOutcome, Result, Scratch,
+    Snapshot, WaiterCheck,
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::acquisition::PostgresAcquisition;
+use crate::error::protocol_error;
+use crate::requests::{Answer, Look, Owned, Request, column, read};
+use crate::schema;
+use crate::statements::Function;
+use crate::store::Store;
+
+/// How many waiters of one lock a look asks about: the loss of a queue affects all of them.
+const SAMPLE: usize = 8;
+
+impl DistributedLock for Store {
+    type Acquisition = PostgresAcquisition;
+
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> PostgresAcquisition {
+        PostgresAcquisition::new(self.clone(), claim)
+    }
+
+    async fn renew(&self, held: &PostgresAcquisition) -> Result<RenewOutcome> {
+        held.renew().await
+    }
+
+    async fn check_waiters(
+        &self,
+        lock: &LockName,
+        waiting: &[&PostgresAcquisition],
+    ) -> Result<Vec<WaiterCheck>> {
+        let key = lock.key().as_bytes().to_vec();
+        let sample = sample(waiting);
+        let Answer::Look(seen) = self.server.ask(Request::Look(Look { key, sample })).await? else {
+            return Err(protocol_error("look_1"));
+        };
+        let result_for = |waiter: &&PostgresAcquisition| {
+            let owner = waiter.owner();
+            match seen.iter().find(|(seen, _)| *seen == owner) {
+                Some((_, 0)) => WaiterCheck::Attempt,
+                Some((_, ms)) => WaiterCheck::Again(self.check_after(*ms)),
+                None => WaiterCheck::Again(self.check_again()),
+            }
+        };
+        let results = waiting.iter().map(result_for).collect();
+        for (owner, _) in seen.iter().filter(|(_, ms)| *ms == 0) {
+            self.release_if_stray(lock, *owner).await?;
+        }
+        Ok(results)
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
+        let rows = self.call(Function::Inspect, &[&name.key().as_bytes()]).await?;
+        let mut seen = Snapshot::default();
+        for row in &rows {
+            let (participant, holds) = participant(row)?;
+            if holds {
+                seen.holders.push(participant);
+            } else {
+                seen.waiters.push(participant);
+            }
+        }
+        Ok(seen)
+    }
+
+    async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
+        let key = name.key().as_bytes();
+        let rows = self.call(Function::Evict, &[&key, &who.as_str()]).await?;
+        let count: i32 = column(&rows, 0, "evict_1")?;
+        Ok(if count > 0 { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
+    }
+
+    fn cells(self: &Arc<Self>) -> Option<Cells> {
+        Some(Cells::of(self.clone()))
+    }
+
+    fn check(&self, name: &LockName, token: FencingToken, within: Duration) -> Option<Check> {
+        let sql = schema::check_statement(&self.server.options.schema);
+        let token = i64::try_from(token.get()).ok()?;
+        Some(Check::new(sql, name.key().as_bytes(), token, within))
+    }
+
+    async fn clear(&self, scratch: &Scratch) -> Result<()> {
+        loop {
+            let rows = self.call(Function::Clear, &[&scratch.prefix().as_bytes()]).await?;
+            let count: i64 = column(&rows, 0, "clear_1")?;
+            if count == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.server.session.close();
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Releases a grant to a claim of this client that has ended: an attempt that arrived after the
+    /// claim's release made it.
+    async fn release_if_stray(&self, lock: &LockName, owner: Uuid) -> Result<()> {
+        if self.notifications.claims.contains(&owner) {
+            return Ok(());
+        }
+        let key = lock.key().as_bytes().to_vec();
+        self.server.ask(Request::Release(Owned { key, owner })).await.map(drop)
+    }
+}
+
+/// The oldest of `waiting`, which every loss of the queue affects, and some others.
+fn sample(waiting: &[&PostgresAcquisition]) -> Vec<Uuid> {
+    let mut all: Vec<_> = waiting.iter().map(|it| (it.claim().id(), it.owner())).collect();
+    all.sort_unstable_by_key(|(id, _)| *id);
+    let step = all.len().div_ceil(SAMPLE).max(1);
+    all.into_iter().step_by(step).map(|(_, owner)| owner).collect()
+}
+
+/// A row of `inspect_1`, and whether it holds.
+fn participant(row: &Row) -> Result<(Participant, bool)> {
+    const NAME: &str = "inspect_1";
+    let (id, holds): (String, bool) = (read(row, 0, NAME)?, read(row, 1, NAME)?);
+    let (mode, permits, limit): (i8, i64, i64) =
+        (read(row, 2, NAME)?, read(row, 3, NAME)?, read(row, 4, NAME)?);
+    let (label, token, since): (Option<Vec<u8>>, Option<i64>, Option<i64>) =
+        (read(row, 5, NAME)?, read(row, 6, NAME)?, read(row, 7, NAME)?);
+    let mode = match mode as u8 {
+        b'x' => Mode::Exclusive,
+        b's' => Mode::Shared,
+        _ => {
+            let number = |number: i64| u32::try_from(number).unwrap_or(0);
+            let permits = Permits::new(number(permits), number(limit));
+            Mode::Permits(permits.map_err(|_| protocol_error(NAME))?)
+        }
+    };
+    let mut participant = Participant::new(ParticipantId::new(id), mode);
+    if let Some(label) = label {
+        participant = participant.labelled(Label::new(&String::from_utf8_lossy(&label)));
+    }
+    if let Some(since) = since.and_then(|us| u64::try_from(us).ok()) {
+        participant = participant.since(Duration::from_micros(since));
+    }
+    if let (true, Some(token)) = (holds, token.and_then(|token| u64::try_from(token).ok())) {
+        participant = participant.token(FencingToken::new(token));
+    }
+    Ok((participant, holds))
+}

@@ -1,0 +1,11 @@
+//! Connections: how a server is reached, what one session with it can do, and one session that is
+//! replaced for as long as the store lives.
+
+mod dial;
+pub(crate) mod options;
+mod session;
+mod supervised;
+
+pub(crate) use options::{ConnectOptions, Host, Timeouts};
+pub(crate) use session::Session;
+pub(crate) use supervised::{PushHandler, SupervisedSession};

@@ -1,0 +1,441 @@
+//! Opens a session: the socket, the login, the server's suitability, and whether a pooler is between.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use fencelock_core::backend::{Credentials, io_message};
+use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_net::{Secured, tcp};
+use futures_util::future::try_join_all;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::types::Type;
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Connection, NoTls, Notification, SimpleQueryMessage,
+};
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
+
+use super::options::{ConnectOptions, Host};
+use super::session::{Session, SessionState};
+use super::supervised::PushHandler;
+use crate::error::{MAKE_SCHEMA, explain, meaning_of, no_login, unreachable, words_of_server};
+use crate::schema;
+use crate::statements::Function;
+
+/// Whether a new session asks if a pooler is between, by a notification from another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Probe {
+    /// One was found: no notification arrives.
+    Skip,
+    /// The notification arrives within this time, or a pooler is between.
+    Within(Duration),
+}
+
+impl Probe {
+    /// Each connection by a pooler costs this time.
+    pub(super) const USUAL: Probe = Probe::Within(Duration::from_millis(500));
+
+    /// After one that arrived too late: of a busy server.
+    pub(super) const PATIENT: Probe = Probe::Within(Duration::from_secs(5));
+
+    fn limit(self) -> Duration {
+        match self {
+            Probe::Skip => Duration::ZERO,
+            Probe::Within(limit) => limit,
+        }
+    }
+}
+
+/// How long the server may take to end the session that this one replaces, in ms.
+const END_WITHIN_MS: &str = "2000";
+
+impl ConnectOptions {
+    /// A session with the first host that can be written.
+    pub(super) async fn open(
+        &self,
+        handler: &Arc<dyn PushHandler>,
+        probe: Probe,
+    ) -> Result<Session> {
+        let mut last_error = None;
+        for host in &self.hosts {
+            match self.open_at(host, handler, probe).await {
+                Ok(session) => return Ok(session),
+                // Another host may be suitable.
+                Err(error) => {
+                    tracing::debug!(%host, %error, "no session");
+                    last_error = Some(match last_error {
+                        // What a retry may help, since the others may.
+                        Some(last) if !Error::is_retryable(&error) => last,
+                        _ => error,
+                    });
+                }
+            }
+        }
+        Err(last_error.unwrap_or_else(|| unreachable("there is no host")))
+    }
+
+    async fn open_at(
+        &self,
+        host: &Host,
+        handler: &Arc<dyn PushHandler>,
+        probe: Probe,
+    ) -> Result<Session> {
+        let limit = self.timeouts.connect;
+        let end = Instant::now() + limit;
+        let (nonce, probed) = (Uuid::new_v4().to_string(), oneshot::channel());
+        let pushes = Pushes { handler: handler.clone(), probe: Some((nonce.clone(), probed.0)) };
+        let dialled = timeout_at(end, self.log_in(host, Some(pushes))).await;
+        let late = || {
+            unreachable(format!(
+                "no login at {host} within {limit:?}; is a PostgreSQL server listening there?"
+            ))
+        };
+        let (client, state, task) = dialled.map_err(|_| late())??;
+        let mut session = Session { client, host: host.clone(), prepared: None, state, task };
+        let prepared = timeout_at(end + probe.limit() + limit, async {
+            self.require(&session).await?;
+            self.require_schema(&session).await?;
+            let Probe::Within(limit) = probe else { return Ok(None) };
+            let backend = self.listen(&session).await?;
+            match self.probe(host, &nonce, backend, (probed.1, limit)).await? {
+                true => self.get_ready(&session).await.map(Some),
+                false => {
+                    tracing::warn!(
+                        %host,
+                        "a pooler is between: it passes no notifications, so waiters ask ten times a \
+                         second; session mode, or a direct connection, is better"
+                    );
+                    // Most poolers use the same session of the server again. In another one this changes
+                    // nothing, and the first goes on to receive what nobody reads.
+                    self.execute(&session, "UNLISTEN *").await.map(|()| None)
+                }
+            }
+        });
+        session.prepared = prepared.await.map_err(|_| late())??;
+        Ok(session)
+    }
+
+    /// Connects and logs in.
+    async fn log_in(
+        &self,
+        host: &Host,
+        pushes: Option<Pushes>,
+    ) -> Result<(Client, Arc<SessionState>, AbortOnDropHandle<()>)> {
+        let Credentials { user, password } = self.login.credentials(&self.runtime).await?;
+        let mut config = Config::new();
+        // A stream is encrypted before it comes here.
+        config.ssl_mode(SslMode::Disable);
+        config.dbname(&self.database).application_name(&self.session_name);
+        // Without one it is this process's user, as with libpq.
+        if let Some(user) = user {
+            config.user(user);
+        }
+        if let Some(password) = password {
+            config.password(password);
+        }
+        match host {
+            Host::Tcp(name, port) => {
+                let stream = tcp(name, *port, self.timeouts.answer).await;
+                let stream = stream.map_err(|error| not_connected(host, &error))?;
+                match &self.tls {
+                    Some(tls) => {
+                        let stream = encrypt(tls, name, host, stream).await?;
+                        self.start(&config, host, stream, pushes).await
+                    }
+                    None => self.start(&config, host, stream, pushes).await,
+                }
+            }
+            Host::Socket(directory, port) => {
+                let path = directory.join(format!(".s.PGSQL.{port}"));
+                let stream = UnixStream::connect(Path::new(&path)).await;
+                let stream = stream.map_err(|error| not_connected(host, &error))?;
+                self.start(&config, host, stream, pushes).await
+            }
+        }
+    }
+
+    async fn start<S>(
+        &self,
+        config: &Config,
+        host: &Host,
+        stream: S,
+        pushes: Option<Pushes>,
+    ) -> Result<(Client, Arc<SessionState>, AbortOnDropHandle<()>)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let login = config.connect_raw(stream, NoTls).await;
+        let (client, connection) = login.map_err(|error| no_login(&error, host))?;
+        let state = Arc::new(SessionState::default());
+        let driver = Driver { connection, pushes, state: state.clone() };
+        let task = AbortOnDropHandle::new(self.runtime.spawn(driver));
+        Ok((client, state, task))
+    }
+
+    /// Refuses a server that cannot carry locks.
+    async fn require(&self, session: &Session) -> Result<()> {
+        let sql = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
+                   current_setting('server_version_num')::int, pg_catalog.version()";
+        let row = session.client.query_typed(sql, &[]).await;
+        let row = session.state.observe(Some(row), &session.host)?;
+        let row = row.first().ok_or_else(|| unreachable("no answer about the server"))?;
+        let (standby, read_only): (bool, bool) = (row.get(0), row.get(1));
+        suitable(row.get(2), row.get(3))?;
+        if standby || read_only {
+            let host = &session.host;
+            return Err(unreachable(match standby {
+                true => format!("{host} is a standby; name the primary in the URL too"),
+                false => format!(
+                    "{host} is read-only for this user (default_transaction_read_only is on); name \
+                     the primary in the URL too, or have that setting changed"
+                ),
+            }));
+        }
+        Ok(())
+    }
+
+    /// Creates or completes the schema, if that is allowed.
+    async fn require_schema(&self, session: &Session) -> Result<()> {
+        let schema = schema::quoted(&self.schema);
+        let asked = session.client.query_typed(&format!("SELECT {schema}.version()"), &[]).await;
+        let missing = match asked {
+            Ok(rows) => {
+                let version: i32 = rows.first().map_or(0, |row| row.get(0));
+                if version >= schema::VERSION {
+                    return Ok(());
+                }
+                Error::new(
+                    ErrorKind::Refused,
+                    format!("{MAKE_SCHEMA} (schema {schema} has version {version})"),
+                )
+            }
+            Err(error) => {
+                let state = error.as_db_error().map(|error| error.code().code().to_owned());
+                let is_missing = matches!(state.as_deref(), Some("3F000" | "42883"));
+                if !is_missing {
+                    return session.state.observe(Some(Err(error)), &session.host);
+                }
+                explain(&error)
+            }
+        };
+        if !self.creates {
+            return Err(missing);
+        }
+        // Two clients at once would meet in the catalogue.
+        let script = format!(
+            "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencelock schema ' || {}, 0)); \
+             {}; COMMIT",
+            schema::literal(&self.schema),
+            schema::script(&self.schema),
+        );
+        let created = session.client.batch_execute(&script).await;
+        let Err(error) = created else { return Ok(()) };
+        // The statement that failed has left its transaction open.
+        session.state.health.fail();
+        match error.as_db_error().filter(|_| meaning_of(&error).kind == ErrorKind::Refused) {
+            // Its owner can help.
+            Some(refusal) => {
+                let (missing, why) = (missing.message(), words_of_server(refusal));
+                let message = format!("{missing}; this user cannot create it: {why}");
+                Err(Error::new(ErrorKind::Refused, message))
+            }
+            None => session.state.observe(Some(Err(error)), &session.host),
+        }
+    }
+
+    /// Listens to the process's channel; the backend that does, as one statement has it.
+    async fn listen(&self, session: &Session) -> Result<Option<String>> {
+        let listen = format!("LISTEN {}; SELECT pg_backend_pid()", schema::quoted(&self.channel));
+        let asked = session.client.simple_query(&listen).await;
+        let messages = session.state.observe(Some(asked), &session.host)?;
+        Ok(messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        }))
+    }
+
+    /// Whether a notification from another session arrives at the one of `backend`. That one must not be used
+    /// meanwhile: a pooler would pass the notification on with an answer.
+    async fn probe(
+        &self,
+        host: &Host,
+        nonce: &str,
+        backend: Option<String>,
+        (arrived, limit): (oneshot::Receiver<()>, Duration),
+    ) -> Result<bool> {
+        let (client, state, _task) = self.log_in(host, None).await?;
+        let notify = "SELECT pg_backend_pid()::text, pg_notify($1, $2)";
+        let arguments: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
+            [(&self.channel, Type::TEXT), (&nonce, Type::TEXT)];
+        let sent = client.query_typed(notify, &arguments).await;
+        let rows = state.observe(Some(sent), host)?;
+        // Two connections at one backend, which only a pooler makes, and which a notification would take as
+        // long as it may to show.
+        if rows.first().and_then(|row| row.get(0)) == backend {
+            return Ok(false);
+        }
+        Ok(timeout(limit, arrived).await.is_ok())
+    }
+
+    /// Settings of a session of one's own, and its statements.
+    async fn get_ready(&self, session: &Session) -> Result<Vec<tokio_postgres::Statement>> {
+        // Not every system can check a connection. And a request of the session that this one replaces must
+        // not arrive behind a later one of this.
+        let settings = format!(
+            "SET default_transaction_isolation = 'read committed'; \
+             SET statement_timeout = 0; SET idle_session_timeout = 0; \
+             DO $$ BEGIN SET client_connection_check_interval = '1s'; \
+             EXCEPTION WHEN invalid_parameter_value THEN NULL; END $$; LISTEN {}; \
+             SELECT pg_terminate_backend(pid, {END_WITHIN_MS}) FROM pg_stat_activity \
+             WHERE application_name = {} AND usename = current_user AND pid <> pg_backend_pid()",
+            schema::quoted(&self.cells_channel),
+            schema::literal(&self.session_name),
+        );
+        self.execute(session, &settings).await?;
+        let prepare = |function: Function| {
+            session.client.prepare_typed(self.statements.text(function), function.types())
+        };
+        let prepared = try_join_all(Function::ALL.map(prepare)).await;
+        session.state.observe(Some(prepared), &session.host)
+    }
+
+    async fn execute(&self, session: &Session, sql: &str) -> Result<()> {
+        let done = session.client.batch_execute(sql).await;
+        session.state.observe(Some(done), &session.host)
+    }
+}
+
+/// Refuses what is not Postgres, or too old.
+fn suitable(number: i32, version: &str) -> Result<()> {
+    let other = ["CockroachDB", "-YB-"].into_iter().any(|name| version.contains(name));
+    if other {
+        let message = format!("the server is not PostgreSQL ({version})");
+        return Err(Error::new(ErrorKind::Refused, message));
+    }
+    if number < 140_000 {
+        let message = format!("PostgreSQL 14 or newer is needed; the server is {version}");
+        return Err(Error::new(ErrorKind::Refused, message));
+    }
+    Ok(())
+}
+
+/// Encrypts a connection, and checks the server's certificate.
+async fn encrypt(
+    tls: &Secured,
+    name: &str,
+    host: &Host,
+    mut stream: TcpStream,
+) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + 'static> {
+    /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
+    const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+    let asking = async {
+        stream.write_all(&SSL_REQUEST).await?;
+        stream.read_u8().await
+    };
+    let answer = asking.await.map_err(|error| not_connected(host, &error))?;
+    if ![b'S', b'N'].contains(&answer) {
+        return Err(unreachable(format!("{host} is not a PostgreSQL server")));
+    }
+    if answer == b'N' {
+        let message = format!("{host} offers no encryption; sslmode=disable connects without");
+        return Err(Error::new(ErrorKind::Refused, message));
+    }
+    tls.handshake(name, host, stream, "sslmode=disable connects without").await
+}
+
+fn not_connected(host: &Host, error: &std::io::Error) -> Error {
+    let words = io_message(error);
+    let advice = match error.kind() {
+        std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => {
+            "; is the server running, and listening there?"
+        }
+        _ if words.contains("lookup") => "; check the spelling of the host",
+        _ => "",
+    };
+    unreachable(format!("no connection to {host} ({words}){advice}"))
+}
+
+/// Where the notifications of a connection go.
+struct Pushes {
+    handler: Arc<dyn PushHandler>,
+    /// The payload that shows that notifications arrive.
+    probe: Option<(String, oneshot::Sender<()>)>,
+}
+
+impl Pushes {
+    fn receive(&mut self, notification: &Notification, state: &SessionState) {
+        let is_probe = |(nonce, _): &mut (String, _)| *nonce == notification.payload();
+        match self.probe.take_if(is_probe) {
+            Some((_, arrived)) => {
+                if arrived.send(()).is_err() {
+                    // No pooler is between after all.
+                    state.is_late.store(true, Ordering::Relaxed);
+                    state.health.fail();
+                }
+            }
+            None => self.handler.on_notification(notification.channel(), notification.payload()),
+        }
+    }
+}
+
+/// The task of a connection.
+struct Driver<S> {
+    connection: Connection<S, tokio_postgres::tls::NoTlsStream>,
+    pushes: Option<Pushes>,
+    state: Arc<SessionState>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        loop {
+            match ready!(this.connection.poll_message(cx)) {
+                Some(Ok(AsyncMessage::Notification(notification))) => {
+                    if let Some(pushes) = &mut this.pushes {
+                        pushes.receive(&notification, &this.state);
+                    }
+                }
+                Some(Ok(_)) => {}
+                ended => {
+                    if let Some(Err(error)) = ended {
+                        tracing::debug!(
+                            error = crate::error::words_of(&error),
+                            "a connection ended"
+                        );
+                    }
+                    this.state.health.fail();
+                    return Poll::Ready(());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_postgres_or_too_old_is_refused() {
+        suitable(140_000, "PostgreSQL 14.0").unwrap();
+        for (number, version, says) in [
+            (130_014, "PostgreSQL 13.14", "14 or newer"),
+            (150_000, "CockroachDB CCL v24", "not PostgreSQL"),
+            (150_002, "PostgreSQL 15.2-YB-2.25", "not PostgreSQL"),
+        ] {
+            let error = suitable(number, version).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused);
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

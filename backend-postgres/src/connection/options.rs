@@ -1,0 +1,82 @@
+//! What the connections of a store have in common.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fencelock_core::backend::Login;
+use fencelock_net::Secured;
+use tokio::runtime::Handle;
+
+use crate::statements::Statements;
+
+/// The settings of all connections of a store.
+#[derive(Debug)]
+pub(crate) struct ConnectOptions {
+    /// The first that can be written is used.
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) database: String,
+    pub(crate) login: Login,
+    pub(crate) schema: String,
+    /// Whether to create the schema if it is missing.
+    pub(crate) creates: bool,
+    pub(crate) statements: Statements,
+    /// The channel of this process's notifications.
+    pub(crate) channel: String,
+    /// How the server knows this process's sessions. Every role sees it, so it does not tell the channel, on
+    /// which owner tokens arrive.
+    pub(crate) session_name: String,
+    /// The channel of the schema's changed cells.
+    pub(crate) cells_channel: String,
+    pub(crate) tls: Option<Secured>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) runtime: Handle,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    Tcp(String, u16),
+    /// The directory of the server's Unix socket, and the port that is in the socket's name.
+    Socket(PathBuf, u16),
+}
+
+impl Host {
+    /// Whether what is sent stays on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Host::Socket(..) => true,
+            Host::Tcp(name, _) => {
+                let address = name.parse::<std::net::IpAddr>();
+                name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Tcp(name, port) if name.contains(':') => write!(f, "[{name}]:{port}"),
+            Host::Tcp(name, port) => write!(f, "{name}:{port}"),
+            Host::Socket(directory, port) => {
+                write!(f, "{}", directory.join(format!(".s.PGSQL.{port}")).display())
+            }
+        }
+    }
+}
+
+/// How long a server may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// For a connection with its handshakes and the login.
+    pub(crate) connect: Duration,
+    /// For an answer, which may wait for the disk; a retry is harmless.
+    pub(crate) answer: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts { connect: Duration::from_secs(2), answer: Duration::from_secs(2) }
+    }
+}

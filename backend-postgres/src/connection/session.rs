@@ -1,0 +1,146 @@
+//! One session with a server: its statements, its health, and what it can do.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencelock_core::{Error, Result};
+use fencelock_net::Health;
+use futures_util::TryStreamExt;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::{Client, Row, Statement};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::options::{ConnectOptions, Host};
+use crate::error::{Remedy, explain, meaning_of, unreachable};
+use crate::statements::Function;
+
+/// An established session. Dropping it ends the connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(super) client: Client,
+    pub(super) host: Host,
+    /// The prepared statements; none behind a pooler, which gives each transaction to a session that
+    /// may know another program's statement by the same name.
+    pub(super) prepared: Option<Vec<Statement>>,
+    pub(super) state: Arc<SessionState>,
+    pub(super) task: AbortOnDropHandle<()>,
+}
+
+/// What the answers say of a session.
+#[derive(Debug, Default)]
+pub(super) struct SessionState {
+    pub(super) health: Health,
+    /// A pooler was found to be between.
+    pub(super) is_pooled: AtomicBool,
+    /// A pooler was taken to be between, and is not.
+    pub(super) is_late: AtomicBool,
+}
+
+/// An argument that is not shown: tokio-postgres logs all of them, owner tokens too.
+struct Hidden<'a>(&'a (dyn ToSql + Sync));
+
+impl fmt::Debug for Hidden<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+impl ToSql for Hidden<'_> {
+    fn to_sql(
+        &self,
+        ty: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        self.0.to_sql_checked(ty, out)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+impl Session {
+    /// Whether it has a session of the server for itself, so that notifications arrive.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.prepared.is_some()
+    }
+
+    /// Calls a function. It is sent when this is first polled, in that order, and executed even if
+    /// this is dropped then.
+    pub(crate) async fn call(
+        &self,
+        options: &ConnectOptions,
+        function: Function,
+        arguments: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        debug_assert_eq!(arguments.len(), function.types().len(), "{function:?}");
+        let arguments = arguments.iter().map(|argument| Hidden(*argument));
+        let asking = async {
+            match &self.prepared {
+                Some(prepared) => {
+                    let statement = &prepared[function as usize];
+                    let arguments = arguments.collect::<Vec<_>>();
+                    self.client.query_raw(statement, arguments).await?.try_collect().await
+                }
+                None => {
+                    let arguments = arguments.zip(function.types().iter().cloned());
+                    let text = options.statements.text(function);
+                    self.client.query_typed_raw(text, arguments).await?.try_collect().await
+                }
+            }
+        };
+        let answer = tokio::time::timeout(options.timeouts.answer, asking).await;
+        self.state.observe(answer.ok(), &self.host)
+    }
+
+    /// Ends the connection, and with it the requests that still wait for an answer: other requests wait
+    /// behind them, which the next session can answer.
+    pub(super) fn end(&self) {
+        self.task.abort();
+    }
+
+    /// Asks without arguments.
+    pub(crate) async fn query(&self, options: &ConnectOptions, sql: &str) -> Result<Vec<Row>> {
+        let asking = self.client.query_typed(sql, &[]);
+        let answer = tokio::time::timeout(options.timeouts.answer, asking).await;
+        self.state.observe(answer.ok(), &self.host)
+    }
+}
+
+impl SessionState {
+    /// Updates the health from an answer; `None` for one that did not come in time.
+    pub(super) fn observe<T>(
+        &self,
+        answer: Option<Result<T, tokio_postgres::Error>>,
+        host: &Host,
+    ) -> Result<T> {
+        let Some(answer) = answer else {
+            self.health.timed_out();
+            return Err(unreachable(format!("no answer from {host} in time")));
+        };
+        self.health.answered();
+        answer.map_err(|error| self.failed(&error, host))
+    }
+
+    fn failed(&self, error: &tokio_postgres::Error, host: &Host) -> Error {
+        let meaning = meaning_of(error);
+        if meaning.remedy == Remedy::Unnamed {
+            self.is_pooled.store(true, Ordering::Relaxed);
+        }
+        if meaning.remedy != Remedy::None {
+            self.health.fail();
+        }
+        if error.as_db_error().is_none() {
+            return unreachable(format!(
+                "the connection to {host} failed ({})",
+                crate::error::words_of(error)
+            ));
+        }
+        explain(error)
+    }
+}

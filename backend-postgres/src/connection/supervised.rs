@@ -1,0 +1,98 @@
+//! One session with one server, replaced by a new one for as long as the store lives.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fencelock_core::{Error, Result};
+use fencelock_net::{Connector, Supervised};
+
+use super::dial::Probe;
+use super::options::ConnectOptions;
+use super::session::Session;
+
+/// A supervised session. Dropping it ends the connection.
+#[derive(Debug)]
+pub(crate) struct SupervisedSession(Supervised<Arc<Session>>);
+
+/// Receives the notifications of a session, on its own task: must not block.
+pub(crate) trait PushHandler: Debug + Send + Sync {
+    fn on_notification(&self, channel: &str, payload: &str);
+
+    /// Notifications may have been lost.
+    fn on_gap(&self);
+}
+
+impl SupervisedSession {
+    /// Begins to connect.
+    pub(crate) fn start(
+        options: Arc<ConnectOptions>,
+        handler: Arc<dyn PushHandler>,
+    ) -> SupervisedSession {
+        let (patience, runtime) = (options.timeouts.answer, options.runtime.clone());
+        let sessions = Sessions { options, handler, probe: Probe::USUAL };
+        SupervisedSession(Supervised::start(sessions, patience, &runtime))
+    }
+
+    /// Waits for the first session, or the first failure.
+    pub(crate) async fn first(&self) -> Result<Arc<Session>> {
+        self.0.first(|_| true).await
+    }
+
+    /// `Ok` if there is a session, else the reason.
+    pub(crate) fn state(&self) -> Result<()> {
+        self.0.current().map(drop)
+    }
+
+    /// Whether notifications arrive.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.0.current().is_ok_and(|session| session.is_direct())
+    }
+
+    /// The current session; waits for it while it is being replaced.
+    pub(crate) async fn active(&self) -> Result<Arc<Session>> {
+        self.0.active().await
+    }
+
+    /// Ends the connection; all further requests fail.
+    pub(crate) fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// The sessions of a store, one after the other.
+struct Sessions {
+    options: Arc<ConnectOptions>,
+    handler: Arc<dyn PushHandler>,
+    /// As the sessions before have taught.
+    probe: Probe,
+}
+
+impl Connector for Sessions {
+    type Connection = Arc<Session>;
+
+    async fn open(&mut self) -> Result<Arc<Session>> {
+        self.options.open(&self.handler, self.probe).await.map(Arc::new)
+    }
+
+    fn opened(&mut self, session: &Arc<Session>, again: bool) {
+        tracing::debug!(host = %session.host, again, "connected to postgres");
+        if again {
+            self.handler.on_gap();
+        }
+    }
+
+    fn failed(&mut self, error: &Error) {
+        tracing::debug!(%error, "cannot connect to postgres");
+    }
+
+    async fn broken(&mut self, session: &Arc<Session>) {
+        session.state.health.broken().await;
+        if session.state.is_pooled.load(Ordering::Relaxed) {
+            self.probe = Probe::Skip;
+        } else if session.state.is_late.load(Ordering::Relaxed) {
+            self.probe = Probe::PATIENT;
+        }
+        session.end();
+    }
+}

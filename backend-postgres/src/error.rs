@@ -1,0 +1,187 @@
+//! The meaning of each error of the server and of the connection: one table.
+
+use fencelock_core::backend::io_message;
+pub(crate) use fencelock_core::backend::{closed, unreachable};
+use fencelock_core::{Error, ErrorKind};
+use tokio_postgres::error::DbError;
+
+/// What the connection does about an error, besides reporting it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Nothing: the server is reachable, and its reply is complete.
+    None,
+    /// Replace the connection: it is dead, or its server is no longer the right one.
+    Reconnect,
+    /// Replace it, and name no statement on the next one: a pooler is between.
+    Unnamed,
+}
+
+/// What an error means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meaning {
+    pub(crate) kind: ErrorKind,
+    pub(crate) remedy: Remedy,
+    /// The explanation before the server's own text.
+    advice: &'static str,
+}
+
+const fn meaning(kind: ErrorKind, remedy: Remedy, advice: &'static str) -> Meaning {
+    Meaning { kind, remedy, advice }
+}
+
+/// A retry succeeds later, at this server.
+const fn later(advice: &'static str) -> Meaning {
+    meaning(ErrorKind::Unreachable, Remedy::None, advice)
+}
+
+/// A retry succeeds later, perhaps at another server.
+const fn elsewhere(advice: &'static str) -> Meaning {
+    meaning(ErrorKind::Unreachable, Remedy::Reconnect, advice)
+}
+
+/// A retry gives the same.
+const fn refused(advice: &'static str) -> Meaning {
+    meaning(ErrorKind::Refused, Remedy::None, advice)
+}
+
+const A_POOLER: Meaning =
+    meaning(ErrorKind::Unreachable, Remedy::Unnamed, "a pooler between, which mixes sessions");
+
+/// Also of a schema that is older than this library.
+pub(crate) const MAKE_SCHEMA: &str = "the schema of the locks is missing, older or incomplete; have its \
+     owner run the script that `fencelock postgres schema [--schema NAME]` prints";
+
+const NO_SCHEMA: Meaning = refused(MAKE_SCHEMA);
+
+/// SQLSTATEs by their beginnings, the longest first
+/// (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
+const TABLE: &[(&str, Meaning)] = &[
+    ("FL001", meaning(ErrorKind::Lost, Remedy::None, "")),
+    ("0A000", elsewhere("the functions were replaced")),
+    ("08P01", A_POOLER),
+    ("22021", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
+    ("22P05", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
+    ("25006", elsewhere("the server is a standby, or read-only")),
+    ("26000", A_POOLER),
+    ("28000", refused("the login is refused: check the URL's user, and pg_hba.conf")),
+    ("28P01", refused("check the URL's user and password")),
+    ("3D000", refused("the URL names a database that does not exist")),
+    ("3F000", NO_SCHEMA),
+    ("40001", later("a conflict with another transaction")),
+    ("40P01", later("a deadlock with another transaction")),
+    (
+        "42501",
+        refused(
+            "a right is missing; have the owner of the schema run the GRANT statements in the first lines \
+             of what `fencelock postgres schema` prints (see docs/postgres.md)",
+        ),
+    ),
+    ("42883", NO_SCHEMA),
+    ("42P01", NO_SCHEMA),
+    ("42P05", A_POOLER),
+    ("53100", later("the server's disk is full")),
+    ("53200", later("the server's memory is full")),
+    ("53300", elsewhere("the server accepts no more connections")),
+    ("55P03", later("another transaction has the row")),
+    ("57014", later("the server cancelled the statement")),
+    ("57P03", elsewhere("the server is starting or stopping")),
+    ("08", elsewhere("the connection failed")),
+    ("25P", elsewhere("the session was ended")),
+    ("53", later("the server is short of resources")),
+    ("54", later("a limit of the server")),
+    ("57P", elsewhere("the server ended the session")),
+    ("58", elsewhere("the server's system failed")),
+    ("XX", elsewhere("an internal error of the server")),
+];
+
+/// The meaning of a server's error.
+fn meaning_of_state(state: &str) -> Meaning {
+    let known = TABLE.iter().find(|(begins, _)| state.starts_with(begins));
+    // A definite error that is not in the table.
+    known.map_or(refused(""), |(_, meaning)| *meaning)
+}
+
+/// The meaning of `error`.
+pub(crate) fn meaning_of(error: &tokio_postgres::Error) -> Meaning {
+    match error.as_db_error() {
+        // It terminates connections with the words of a pooler that has no server left for it.
+        Some(error) => meaning_of_state(error.code().code()),
+        None => elsewhere("the connection failed"),
+    }
+}
+
+/// The error for the caller.
+pub(crate) fn explain(error: &tokio_postgres::Error) -> Error {
+    let Meaning { kind, advice, .. } = meaning_of(error);
+    let words = error.as_db_error().map_or_else(|| words_of(error), words_of_server);
+    let message = if advice.is_empty() { words } else { format!("{advice} ({words})") };
+    Error::new(kind, message)
+}
+
+/// Without the detail, which may show the values of a row.
+pub(crate) fn words_of_server(error: &DbError) -> String {
+    format!("{}, SQLSTATE {}", error.message(), error.code().code())
+}
+
+pub(crate) fn words_of(error: &tokio_postgres::Error) -> String {
+    let Some(cause) = std::error::Error::source(error) else { return error.to_string() };
+    match cause.downcast_ref::<std::io::Error>() {
+        Some(cause) => io_message(cause),
+        None => format!("{error}: {cause}"),
+    }
+}
+
+/// The error for a login that failed at `host`.
+pub(crate) fn no_login(error: &tokio_postgres::Error, host: &impl std::fmt::Display) -> Error {
+    if error.as_db_error().is_some() {
+        return explain(error);
+    }
+    let refused = |message| Error::new(ErrorKind::Refused, message);
+    let words = words_of(error);
+    // Kinds that only the client library's words show.
+    if words.starts_with("invalid configuration") {
+        return refused(format!(
+            "the login at {host} is refused ({words}): check the URL's user and password \
+             (postgres://USER:PASSWORD@HOST/DATABASE, or password_file=FILE)"
+        ));
+    }
+    if words.starts_with("authentication error") {
+        let advice = "have the server ask for a password (pg_hba.conf)";
+        return refused(format!(
+            "{host} asks for a login that is not supported ({words}); {advice}"
+        ));
+    }
+    unreachable(format!("no login at {host} ({words}); is a PostgreSQL server listening there?"))
+}
+
+/// The server answered what the function `name` never does.
+pub(crate) fn protocol_error(name: &str) -> Error {
+    unreachable(format!(
+        "an unexpected answer to {name}: is this another version of the functions?"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_beginning_of_a_state_counts() {
+        for (state, kind, remedy) in [
+            ("FL001", ErrorKind::Lost, Remedy::None),
+            ("08006", ErrorKind::Unreachable, Remedy::Reconnect),
+            ("08P01", ErrorKind::Unreachable, Remedy::Unnamed),
+            ("57P01", ErrorKind::Unreachable, Remedy::Reconnect),
+            ("57014", ErrorKind::Unreachable, Remedy::None),
+            ("53100", ErrorKind::Unreachable, Remedy::None),
+            ("53300", ErrorKind::Unreachable, Remedy::Reconnect),
+            ("28P01", ErrorKind::Refused, Remedy::None),
+            ("42883", ErrorKind::Refused, Remedy::None),
+            ("22P05", ErrorKind::InvalidArgument, Remedy::None),
+            ("23505", ErrorKind::Refused, Remedy::None),
+        ] {
+            let meaning = meaning_of_state(state);
+            assert_eq!((meaning.kind, meaning.remedy), (kind, remedy), "{state}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The state of a client, and what several of its parts ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_core::{BootClock, Profile, Result};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::batch::BatchingSession;
+use crate::notifications::Notifications;
+use crate::statements::Function;
+
+/// How often waiters are checked together, unless one is due sooner.
+pub(crate) const CHECK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often, where no notification arrives.
+const CHECK_WITHOUT_PUSHES: Duration = Duration::from_millis(100);
+
+/// The state of a client.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) server: Arc<BatchingSession>,
+    pub(crate) clock: BootClock,
+    pub(crate) notifications: Arc<Notifications>,
+    pub(crate) profile: Profile,
+    pub(crate) _tidying: AbortOnDropHandle<()>,
+}
+
+impl Store {
+    /// Calls a function, alone.
+    pub(crate) async fn call(
+        &self,
+        function: Function,
+        arguments: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let session = self.server.session.active().await?;
+        session.call(&self.server.options, function, arguments).await
+    }
+
+    /// When to check a waiter, of which the server says so many ms.
+    pub(crate) fn check_after(&self, ms: i32) -> Duration {
+        let asked = Duration::from_millis(u64::try_from(ms).unwrap_or(0).max(1));
+        asked.min(self.check_again())
+    }
+
+    /// When to check any waiter.
+    pub(crate) fn check_again(&self) -> Duration {
+        match self.server.session.is_direct() {
+            true => CHECK_AGAIN,
+            false => CHECK_WITHOUT_PUSHES,
+        }
+    }
+}
