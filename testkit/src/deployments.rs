@@ -26,6 +26,7 @@ mod lines;
 mod local;
 mod meter;
 mod named;
+mod postgres;
 mod redis;
 mod redlock;
 mod sentinel;
@@ -53,6 +54,14 @@ pub enum Kind {
     Memory,
     /// A directory of its own.
     File,
+    /// One server.
+    Postgres,
+    /// One server behind pgbouncer in transaction mode.
+    PostgresPgbouncer,
+    /// A primary and a standby that follows asynchronously, which fail over and lose something.
+    PostgresFailover,
+    /// A primary and a standby for which commits wait.
+    PostgresSync,
     /// One server without persistence.
     Redis,
     /// One server that has every write on its disk before it answers.
@@ -79,9 +88,13 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Memory,
         Kind::File,
+        Kind::Postgres,
+        Kind::PostgresPgbouncer,
+        Kind::PostgresFailover,
+        Kind::PostgresSync,
         Kind::Redis,
         Kind::RedisAof,
         Kind::RedisFailover,
@@ -99,6 +112,10 @@ impl Kind {
         match self {
             Kind::Memory => "memory",
             Kind::File => "file",
+            Kind::Postgres => "postgres",
+            Kind::PostgresPgbouncer => "postgres-pgbouncer",
+            Kind::PostgresFailover => "postgres-failover",
+            Kind::PostgresSync => "postgres-sync",
             Kind::Redis => "redis",
             Kind::RedisAof => "redis-aof",
             Kind::RedisFailover => "redis-failover",
@@ -116,10 +133,17 @@ impl Kind {
     /// # Errors
     /// When a server is not installed, which says how to, or does not get ready.
     pub async fn start(self, library: Library, wiring: Wiring) -> io::Result<Box<dyn Deployment>> {
+        use postgres::{Commits, Replicated};
         use redis::Keeps;
         Ok(match self {
             Kind::Memory => Box::new(local::Memory),
             Kind::File => Box::new(local::Directory::new()?),
+            Kind::Postgres => Box::new(postgres::OneServer::start(wiring).await?),
+            Kind::PostgresPgbouncer => Box::new(postgres::Pooled::start(wiring).await?),
+            Kind::PostgresFailover => {
+                Box::new(Replicated::start(Commits::Asynchronous, wiring).await?)
+            }
+            Kind::PostgresSync => Box::new(Replicated::start(Commits::Synchronous, wiring).await?),
             Kind::Redis => Box::new(redis::OneServer::start(Keeps::Nothing, wiring).await?),
             Kind::RedisAof => Box::new(redis::OneServer::start(Keeps::EveryWrite, wiring).await?),
             Kind::RedisFailover => Box::new(failover::Failover::start(wiring).await?),
@@ -217,6 +241,15 @@ pub trait Deployment: Send + Sync {
     /// When the servers cannot be asked.
     async fn masters(&self) -> io::Result<Vec<u16>> {
         Ok(Vec::new())
+    }
+
+    /// Runs statements as the administrator of the database that the locks are in, on its primary, and returns
+    /// the last one's rows. `None` where the store is not in a database that was started for the run.
+    ///
+    /// # Errors
+    /// When the server cannot be asked, or answers with an error.
+    async fn sql(&self, _statements: &str) -> io::Result<Option<String>> {
+        Ok(None)
     }
 
     /// How many processes can share the store.

@@ -27,7 +27,7 @@ pub mod proxy;
 pub mod servers;
 mod test_store;
 
-/// Runs an async test once for each store that it names: `mem`, `file`, `redis` and `zk`.
+/// Runs an async test once for each store that it names: `mem`, `file`, `postgres`, `redis` and `zk`.
 ///
 /// The function takes `(locks: Locks)`, a client of the store; `(store: TestStore)`, the store with
 /// its [faults](TestStore), or both; it returns what a test returns. The tests are named after the
@@ -59,10 +59,11 @@ mod test_store;
 ///
 /// # Where the stores come from
 /// - `mem` is the process's memory, `file` a directory that is deleted after the test.
-/// - `redis` and `zk` use the servers that `FENCELOCK_TEST_REDIS_URL` and `FENCELOCK_TEST_ZK_URL`
-///   name. Without these variables, the first test starts a server from the programs on this
-///   machine, which all tests of the run share, also those of other test programs; it ends two
-///   seconds after the last of them, also if they were killed.
+/// - `postgres`, `redis` and `zk` use the servers that `FENCELOCK_TEST_POSTGRES_URL`,
+///   `FENCELOCK_TEST_REDIS_URL` and `FENCELOCK_TEST_ZK_URL` name. Without these variables, the first
+///   test starts a server from the programs on this machine, which all tests of the run share, also
+///   those of other test programs; it ends two seconds after the last of them, also if they were
+///   killed.
 /// - `FENCELOCK_TEST_FILE_URL` names a directory on the file system to test on.
 /// - A server that is not installed fails the test, with what to install; with
 ///   `FENCELOCK_TEST_MISSING=ignore` the test passes and says on standard error that it was ignored.
@@ -79,6 +80,8 @@ pub mod fuzzing;
 pub mod helpers;
 #[cfg(feature = "stores")]
 pub mod netns;
+#[cfg(feature = "stores")]
+pub mod postgres_harness;
 #[cfg(feature = "stores")]
 pub mod proxied;
 #[cfg(feature = "stores")]

@@ -20,7 +20,8 @@ pub mod promises;
 pub struct Test {
     /// The promise, in words.
     pub name: &'static str,
-    /// What must work in the namespaces: [`PACKETS`], [`MOUNTS`], [`FREEZING`] or [`NOTHING`] else.
+    /// What must work in the namespaces: [`PACKETS`], [`MOUNTS`], [`FREEZING`] or [`NOTHING`] else, or one of
+    /// them for [`OTHER_USERS`].
     pub needs: &'static str,
     /// Panics when the promise is broken.
     pub run: fn() -> Running,
@@ -43,6 +44,15 @@ pub const FREEZING: &str = "at=$(mktemp -d) && mount -t tmpfs none $at && trunca
     && fsfreeze -f $at/disk && fsfreeze -u $at/disk";
 /// Nothing but the namespaces themselves.
 pub const NOTHING: &str = "true";
+
+/// [`NOTHING`], with servers that run as another user than root, which only the machine's own root can start.
+pub const OTHER_USERS: &str = "setpriv --reuid=65534 --clear-groups true";
+/// [`PACKETS`], for [`OTHER_USERS`].
+pub const PACKETS_OF_OTHER_USERS: &str = "setpriv --reuid=65534 --clear-groups true \
+    && nft 'table inet tried { chain tried { numgen random mod 100 < 30 drop; }; }'";
+/// [`MOUNTS`], for [`OTHER_USERS`].
+pub const MOUNTS_OF_OTHER_USERS: &str =
+    "setpriv --reuid=65534 --clear-groups true && mount -t tmpfs none /mnt";
 
 const ASKED: &str = "FENCELOCK_TEST_APART";
 const BOUND: Duration = Duration::from_secs(180);
@@ -88,8 +98,8 @@ fn command(program: &str) -> Command {
 
 fn unshare(needs: &str) -> Command {
     let mut unshare = command("unshare");
-    // Loop devices are the machine's, and no root of a namespace's own may mount them.
-    if needs != FREEZING {
+    // Loop devices are the machine's, and no root of a namespace's own may mount them; nor has it other users.
+    if needs != FREEZING && !needs.starts_with(OTHER_USERS) {
         unshare.arg("--map-root-user");
     }
     unshare.args(["--net", "--mount", "--"]);

@@ -31,6 +31,8 @@ pub enum StoreKind {
     Memory,
     /// `file`: a directory of the test's own.
     File,
+    /// `postgres`: a PostgreSQL server.
+    Postgres,
     /// `redis`: a Redis server.
     Redis,
     /// `zk`: a ZooKeeper server.
@@ -44,6 +46,7 @@ impl StoreKind {
         match self {
             StoreKind::Memory => "mem",
             StoreKind::File => "file",
+            StoreKind::Postgres => "postgres",
             StoreKind::Redis => "redis",
             StoreKind::ZooKeeper => "zk",
         }
@@ -54,6 +57,7 @@ impl StoreKind {
         match self {
             StoreKind::Memory => None,
             StoreKind::File => Some("FENCELOCK_TEST_FILE_URL"),
+            StoreKind::Postgres => Some("FENCELOCK_TEST_POSTGRES_URL"),
             StoreKind::Redis => Some("FENCELOCK_TEST_REDIS_URL"),
             StoreKind::ZooKeeper => Some("FENCELOCK_TEST_ZK_URL"),
         }
@@ -65,7 +69,7 @@ impl StoreKind {
 /// A fault that the store cannot have is an error of the kind [`ErrorKind::Unsupported`], which says
 /// why: memory and files have no connections, and a server that others may use is not frozen.
 ///
-/// | fault | mem, file | redis, zk | with `own_server` | given by a URL |
+/// | fault | mem, file | postgres, redis, zk | with `own_server` | given by a URL |
 /// |---|---|---|---|---|
 /// | [`lose`](TestStore::lose) | yes | yes | yes | yes |
 /// | [`cut_off`](TestStore::cut_off), [`slow`](TestStore::slow) | no | yes | yes | without TLS, for servers that do not refer clients to others |
@@ -184,13 +188,14 @@ impl TestStore {
         Ok(())
     }
 
-    /// Stops all threads of the server, until [`heal`](TestStore::heal); connections stay up. It has
+    /// Stops all processes and threads of the server, until [`heal`](TestStore::heal); connections stay up. It has
     /// stopped on return. The test must have `own_server`.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`]: see [`TestStore`].
     pub async fn freeze(&self) -> Result<()> {
         let frozen = match &self.inner.opened.server {
+            Server::Postgres(postgres) => postgres.freeze().await,
             Server::Redis(redis) => redis.freeze().await,
             Server::ZooKeeper(zookeeper) => zookeeper.servers()[0].freeze().await,
             _ => return Err(self.needs_own_server("freeze")),
@@ -206,6 +211,7 @@ impl TestStore {
     /// not get ready.
     pub async fn restart(&self) -> Result<()> {
         let restarted = match &self.inner.opened.server {
+            Server::Postgres(postgres) => postgres.restart().await,
             Server::Redis(redis) => redis.restart().await,
             Server::ZooKeeper(zookeeper) => zookeeper.restart().await,
             _ => return Err(self.needs_own_server("restart")),
@@ -221,6 +227,7 @@ impl TestStore {
     /// When a server that was frozen has ended.
     pub async fn heal(&self) -> Result<()> {
         let thawed = match &self.inner.opened.server {
+            Server::Postgres(postgres) => postgres.thaw(),
             Server::Redis(redis) => redis.thaw(),
             Server::ZooKeeper(zookeeper) => zookeeper.servers()[0].thaw(),
             _ => Ok(()),
@@ -342,6 +349,10 @@ impl TestStore {
         let why = match self.inner.kind {
             StoreKind::Memory => "a memory store has no connection",
             StoreKind::File => "a file store has no connection",
+            StoreKind::Postgres => {
+                "no proxy can be put in front of a server with TLS; add sslmode=disable to the URL if \
+                 its network may see the password"
+            }
             StoreKind::Redis | StoreKind::ZooKeeper => {
                 "no proxy can be put in front of servers with TLS, or of servers that refer their \
                  clients to each other; use a redis:// or zk:// URL without TLS"
@@ -356,7 +367,7 @@ impl TestStore {
                 "others may use the server of {variable}; without that variable the test gets a \
                  server of its own"
             ),
-            Server::None => "it has no server; use redis or zk".to_owned(),
+            Server::None => "it has no server; use postgres, redis or zk".to_owned(),
             _ => "the other tests use the same server; add own_server to the attribute: \
                   #[fencelock_testkit::test(redis, own_server)]"
                 .to_owned(),
@@ -403,6 +414,7 @@ fn with_settings(case: Case, store: &str, scratch: &Scratch) -> String {
 fn servers(store: &str) -> Result<Vec<(String, u16)>> {
     let parsed = StoreUrl::parse(store)?;
     match parsed.scheme() {
+        "postgres" | "postgresql" if url::is_plain_postgres(store) => parsed.hosts(5432),
         "redis" | "redlock" => parsed.hosts(6379),
         "zk" | "zookeeper" if !store.contains("tls") => parsed.hosts(2181),
         _ => Ok(Vec::new()),

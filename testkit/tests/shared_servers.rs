@@ -15,13 +15,19 @@ use fencelock_testkit::servers::{SharedKind, SharedServer};
 
 /// Names the program of Redis servers.
 const PROGRAM: &str = "FENCELOCK_REDIS_SERVER";
+/// Names the directory above PostgreSQL's programs.
+const POSTGRES: &str = "FENCELOCK_POSTGRES";
 /// Far longer than a server outlives its last user.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 #[ignore = "a process of the other tests, not a test"]
 async fn user() {
-    let server = SharedServer::join(SharedKind::Redis).await.unwrap();
+    let kind = match std::env::var_os(POSTGRES) {
+        Some(_) => SharedKind::Postgres,
+        None => SharedKind::Redis,
+    };
+    let server = SharedServer::join(kind).await.unwrap();
     println!("\nuses {} {}", server.port(), server.directory().display());
     // Until the test ends this process, or has no more use for it.
     let _ = std::io::stdin().read(&mut [0]);
@@ -38,7 +44,8 @@ struct User {
 impl User {
     fn command(program: &Path) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "user", "--ignored", "--nocapture"]).env(PROGRAM, program);
+        command.args(["--exact", "user", "--ignored", "--nocapture"]).env_remove(POSTGRES);
+        command.env(if program.is_dir() { POSTGRES } else { PROGRAM }, program);
         command
     }
 
@@ -82,6 +89,17 @@ fn link(test: &str) -> PathBuf {
     let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("redis-server-of-{test}"));
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(program, &link).unwrap();
+    link
+}
+
+/// A directory with a link to PostgreSQL's programs.
+fn link_postgres(test: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("postgresql is installed");
+    let bin = versions.map(|version| version.unwrap().path().join("bin")).max().unwrap();
+    let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("postgres-of-{test}"));
+    std::fs::create_dir_all(&link).unwrap();
+    let _ = std::fs::remove_file(link.join("bin"));
+    std::os::unix::fs::symlink(bin, link.join("bin")).unwrap();
     link
 }
 
@@ -132,6 +150,28 @@ fn a_server_ends_after_the_last_process_and_the_next_run_has_another() {
     until("the second server's directory is deleted", || !directory.exists());
 }
 
+/// It runs as another user, if this is root, and has processes and shared memory that must end with it.
+#[test]
+fn a_postgres_server_is_shared_and_ends_with_all_its_processes() {
+    let program = link_postgres("shared");
+    let first = User::join(&program);
+    let second = User::join(&program);
+    assert_eq!((second.port, &second.directory), (first.port, &first.directory));
+    let pid = std::fs::read_to_string(first.directory.join("pid")).unwrap();
+    let is_of_server = |id: &str| parent(id) == pid.trim();
+    let all = || std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
+    let processes = all().filter(|id| id.to_str().is_some_and(|id| id.parse::<u32>().is_ok()));
+    let processes: Vec<_> = processes.map(|id| id.into_string().unwrap()).collect();
+    let backends: Vec<_> = processes.into_iter().filter(|id| is_of_server(id)).collect();
+    assert!(backends.len() >= 3, "{backends:?}");
+    let (port, directory) = (first.port, first.directory.clone());
+    first.kill();
+    assert!(answers(port), "it has a user");
+    second.leave();
+    until("the server's directory is deleted", || !directory.exists());
+    assert!(!answers(port) && !backends.iter().any(|id| is_of_server(id)));
+}
+
 #[test]
 fn a_missing_program_is_reported_with_the_variable_that_names_it() {
     let output = User::command(Path::new("/nonexistent/redis")).output().unwrap();
@@ -160,8 +200,9 @@ fn a_server_that_died_is_replaced() {
 
 /// The process that started the process `id`.
 fn parent(id: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    // Empty once it has ended.
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or_default();
     line.trim().to_owned()
 }
 

@@ -6,11 +6,16 @@ use syn::punctuated::Punctuated;
 use syn::{Error, LitBool, LitStr, Result, Token};
 
 /// The stores by their names in the attribute, which are also the names of the tests.
-const STORES: [(&str, &str); 4] =
-    [("mem", "Memory"), ("file", "File"), ("redis", "Redis"), ("zk", "ZooKeeper")];
+const STORES: [(&str, &str); 5] = [
+    ("mem", "Memory"),
+    ("file", "File"),
+    ("postgres", "Postgres"),
+    ("redis", "Redis"),
+    ("zk", "ZooKeeper"),
+];
 
-const EXPECTED: &str = "a store (mem, file, redis or zk) or an option (own_server, ttl = \"2s\", \
-                        start_paused = true, flavor = \"multi_thread\")";
+const EXPECTED: &str = "a store (mem, file, postgres, redis or zk) or an option (own_server, \
+                        ttl = \"2s\", start_paused = true, flavor = \"multi_thread\")";
 
 /// What the attribute says.
 pub(crate) struct Arguments {
@@ -57,14 +62,17 @@ impl Parse for Arguments {
         if arguments.stores.is_empty() {
             return Err(Error::new(
                 Span::call_site(),
-                "expected at least one store: #[fencelock_testkit::test(mem, file, redis, zk)]",
+                "expected at least one store: #[fencelock_testkit::test(mem, file, postgres, redis, zk)]",
             ));
         }
         let names = |name: &str| arguments.stores.iter().any(|store| store.name == name);
         if let Some(span) = own_server
-            && !(names("redis") || names("zk"))
+            && !["postgres", "redis", "zk"].into_iter().any(names)
         {
-            return Err(Error::new(span, "own_server needs a store with a server: redis or zk"));
+            return Err(Error::new(
+                span,
+                "own_server needs a store with a server: postgres, redis or zk",
+            ));
         }
         if let Some(span) = paused
             && (arguments.multi_thread || arguments.stores.iter().any(|store| store.name != "mem"))

@@ -37,6 +37,8 @@ pub enum Fault {
     ServerFrozen,
     /// The server is killed and started again.
     ServerRestarted,
+    /// A process of the server is killed, and the server ends all sessions and recovers by itself.
+    BackendKilled,
     /// The wall clocks of servers step, forward and back.
     ServerClockStepped,
     /// All data is deleted.

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::Lines;
-use crate::servers::{TestRedis, ZooKeeperServer};
+use crate::servers::{TestPostgres, TestRedis, ZooKeeperServer};
 
 /// The traffic between clients and servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,9 +22,10 @@ pub struct Traffic {
 pub struct Meter {
     /// Where there are proxies.
     pub traffic: Option<Traffic>,
-    /// Commands that the servers have carried out, with those inside of scripts, and their own.
+    /// Commands that the servers have carried out, with those inside of scripts, and their own; of Postgres
+    /// its transactions, as far as it has counted them.
     pub commands: Option<u64>,
-    /// What their data takes in memory.
+    /// What their data takes in memory; of Postgres the size of its tables.
     pub memory_bytes: Option<u64>,
     /// What they have used of all processors, in seconds.
     pub cpu_s: Option<f64>,
@@ -69,6 +70,37 @@ impl Meter {
             cpu_s: Some(cpu_s),
         })
     }
+
+    pub(super) async fn of_postgres<'a>(
+        servers: impl IntoIterator<Item = &'a TestPostgres>,
+        lines: &Lines,
+    ) -> io::Result<Meter> {
+        let (mut commands, mut memory_bytes, mut cpu_s) = (0, 0, 0.0);
+        for server in servers {
+            let counted =
+                server.sql("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database");
+            commands += counted.await?.parse::<u64>().map_err(io::Error::other)?;
+            let size = server.sql(
+                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class
+                 WHERE relnamespace = to_regnamespace('fencelock') AND relkind = 'r'",
+            );
+            memory_bytes += size.await?.parse::<u64>().map_err(io::Error::other)?;
+            cpu_s += cpu_of(server.pid())? + seconds(server.cpu_ticks_of_backends()?);
+        }
+        Ok(Meter {
+            traffic: lines.traffic(),
+            commands: Some(commands),
+            memory_bytes: Some(memory_bytes),
+            cpu_s: Some(cpu_s),
+        })
+    }
+}
+
+/// As `PostgreSQL 15.18`.
+pub(super) async fn version_of_postgres(server: &TestPostgres) -> io::Result<String> {
+    // Debian adds the version of its package.
+    let version = server.sql("SHOW server_version").await?;
+    Ok(format!("PostgreSQL {}", version.split(' ').next().unwrap_or_default()))
 }
 
 /// As `Redis 7.0.15`.
@@ -107,8 +139,12 @@ pub fn cpu_of(process: u32) -> io::Result<f64> {
     let ticks = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').skip(11).take(2));
     let ticks: Option<Vec<u64>> = ticks.and_then(|it| it.map(|it| it.parse().ok()).collect());
     let ticks = ticks.ok_or_else(|| io::Error::other("/proc/PID/stat is not understood"))?;
-    #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
-    Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
+    Ok(seconds(ticks.iter().sum()))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds for people")]
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::lines::{Lines, Wiring};
 use super::meter::Meter;
 use super::{Deployment, Fault, unknown};
 use crate::proxy::{Framing, framing};
-use crate::test_store::url::at_hosts;
+use crate::test_store::url::{at_hosts, is_plain_postgres};
 
 pub(super) struct Named {
     scheme: String,
@@ -34,6 +34,7 @@ impl Named {
         let parsed = StoreUrl::parse(&url).map_err(io::Error::other)?;
         let scheme = parsed.scheme().to_owned();
         let proxied: Option<(Framing, u16)> = match parsed.scheme() {
+            "postgres" | "postgresql" if is_plain_postgres(&url) => Some((framing::postgres, 5432)),
             "redis" | "redlock" => Some((framing::resp, 6379)),
             "zk" | "zookeeper" if !url.contains("tls") => Some((framing::zookeeper, 2181)),
             _ => None,

@@ -7,6 +7,10 @@
 
 use super::Direction;
 
+mod postgres;
+
+pub use postgres::postgres;
+
 /// Says what begins at the start of `head`: the bytes of one direction of one connection from a
 /// message boundary on. `index` counts the messages of that direction, from 0.
 ///

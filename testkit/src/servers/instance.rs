@@ -118,12 +118,12 @@ impl Instance {
         self.with("asking", |process| Ok(!process.is_stopped()?)).unwrap_or(false)
     }
 
-    /// Stops all threads of the server; connections stay up. It has stopped on return.
+    /// Stops all processes and threads of the server; connections stay up. It has stopped on return.
     ///
     /// # Errors
     /// When it is not running.
     pub async fn freeze(&self) -> Result<(), ServerError> {
-        self.with("freezing", |process| process.signal(Signal::STOP))?;
+        self.with("freezing", |process| process.signal_all(Signal::STOP))?;
         // The signal is on its way only; the server might answer one more request.
         while !self.with("freezing", Process::is_stopped)? {
             sleep(Duration::from_millis(1)).await;
@@ -136,10 +136,11 @@ impl Instance {
     /// # Errors
     /// When it is not running.
     pub fn thaw(&self) -> Result<(), ServerError> {
-        self.with("thawing", |process| process.signal(Signal::CONT))
+        self.with("thawing", |process| process.signal_all(Signal::CONT))
     }
 
-    /// Ends the server by SIGKILL. It is gone on return.
+    /// Ends the server by SIGKILL, and Postgres by the signal with the same effect on its data, SIGQUIT. It
+    /// is gone on return.
     ///
     /// # Errors
     /// When the operating system refuses.
@@ -155,7 +156,7 @@ impl Instance {
             return Ok(());
         }
         // A frozen server hears of its end only when it continues.
-        self.with("ending", |process| process.signal(Signal::TERM))?;
+        self.with("ending", Process::end_in_order)?;
         let _ = self.thaw();
         while self.with("ending", Process::exited)?.is_none() {
             if Instant::now() >= deadline {

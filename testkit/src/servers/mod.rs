@@ -9,19 +9,29 @@
 use std::io;
 use std::time::Duration;
 
+mod certificates;
 mod eventually;
 mod instance;
+mod pgbouncer;
 pub(crate) mod port;
+mod postgres;
 pub(crate) mod process;
 mod redis;
 mod scripted_server;
 pub(crate) mod shared;
+mod unprivileged;
 mod version;
 mod zookeeper;
 
 #[cfg(feature = "stores")]
 pub use fencelock_conformance::ServerClock;
 pub use instance::Instance;
+pub use pgbouncer::{PgBouncerOptions, PoolMode, TestPgBouncer};
+pub use postgres::TestPostgres;
+pub use postgres::options::PostgresOptions;
+#[cfg(feature = "stores")]
+pub use postgres::tables::PostgresTables;
+pub(crate) use postgres::url_at as postgres_url;
 pub use redis::TestRedis;
 pub use redis::cluster::TestCluster;
 pub use redis::cluster::migration::SlotMigration;
@@ -29,6 +39,8 @@ pub use redis::options::RedisOptions;
 pub use redis::sentinel::TestSentinel;
 pub use scripted_server::ScriptedServer;
 pub use shared::{SharedKind, SharedServer};
+#[cfg(feature = "stores")]
+pub use version::postgres_program;
 #[cfg(feature = "stores")]
 pub(crate) use version::redis_program;
 pub use zookeeper::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};

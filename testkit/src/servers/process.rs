@@ -12,13 +12,22 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use fencelock_conformance::stopping::has_stopped;
 use rustix::process::{Pid, Signal, kill_process};
 
+mod tree;
+
+use tree::children;
+#[cfg(feature = "stores")]
+pub(super) use tree::cpu_ticks_of_children;
+
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
+    end_in_order: Signal,
+    end_at_once: Signal,
     /// None once the child is gone, whose id then may be another process's.
     watchdog: Option<Watchdog>,
 }
@@ -34,8 +43,9 @@ impl Process {
             // Out of the terminal's reach: an interrupt is the test's to handle.
             .process_group(0)
             .spawn()?;
-        let mut process = Self { child, watchdog: None };
-        process.watchdog = Some(Watchdog::that_kills(process.id())?);
+        let Invocation { end_in_order, end_at_once, .. } = *command;
+        let mut process = Self { child, end_in_order, end_at_once, watchdog: None };
+        process.watchdog = Some(Watchdog::that_ends(process.id(), end_at_once)?);
         Ok(process)
     }
 
@@ -60,16 +70,58 @@ impl Process {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Whether a stop signal has taken effect, on all threads.
+    /// Asks it to end, for which it has time.
+    pub(super) fn end_in_order(&mut self) -> io::Result<()> {
+        self.signal(self.end_in_order)
+    }
+
+    /// Sends a signal to it and its children. When it is stopped it starts no more of them, and those that
+    /// end keep their ids, as it does not wait for them.
+    pub(super) fn signal_all(&mut self, signal: Signal) -> io::Result<()> {
+        if signal == Signal::STOP {
+            self.signal(signal)?;
+        }
+        for child in children(self.id())? {
+            match kill_process(child.id, signal) {
+                Err(rustix::io::Errno::SRCH) | Ok(()) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if signal == Signal::STOP { Ok(()) } else { self.signal(signal) }
+    }
+
+    /// Whether a stop signal has taken effect, on all threads, and on its children.
     pub(super) fn is_stopped(&mut self) -> io::Result<bool> {
         if self.exited()?.is_some() {
             return Err(gone());
         }
-        has_stopped(Pid::from_child(&self.child))
+        if !has_stopped(Pid::from_child(&self.child))? {
+            return Ok(false);
+        }
+        for child in children(self.id())? {
+            // One that was started while it was being stopped has got no signal yet.
+            if !child.is_stopped {
+                let _ = kill_process(child.id, Signal::STOP);
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
-    /// Kills it and waits for its end, which takes no longer than the kernel needs.
+    /// Ends it at once and waits for its end, which takes no longer than the kernel needs, or than the
+    /// server needs to end its other processes.
     pub(super) fn kill(&mut self) -> io::Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        const PAUSE: Duration = Duration::from_millis(2);
+        if self.child.try_wait()?.is_none() && self.end_at_once != Signal::KILL {
+            self.signal(self.end_at_once)?;
+            // Stopped processes do not hear of their end. It fails if it has ended already.
+            let _ = self.signal_all(Signal::CONT);
+            let deadline = Instant::now() + PATIENCE;
+            while self.child.try_wait()?.is_none() && Instant::now() < deadline {
+                std::thread::sleep(PAUSE);
+            }
+        }
         if self.child.try_wait()?.is_none() {
             self.child.kill()?;
             self.watchdog = None;
@@ -93,6 +145,17 @@ impl Drop for Process {
 pub(super) struct Invocation {
     pub(super) program: OsString,
     pub(super) args: Vec<OsString>,
+    /// What ends it in order.
+    pub(super) end_in_order: Signal,
+    /// What ends it like a crash: SIGKILL, except for a server whose other processes and shared memory would
+    /// survive that.
+    pub(super) end_at_once: Signal,
+}
+
+impl Invocation {
+    pub(super) fn new(program: OsString, args: Vec<OsString>) -> Invocation {
+        Invocation { program, args, end_in_order: Signal::TERM, end_at_once: Signal::KILL }
+    }
 }
 
 fn gone() -> io::Error {
@@ -104,8 +167,10 @@ fn gone() -> io::Error {
 pub(crate) struct Watchdog(Child);
 
 impl Watchdog {
-    fn that_kills(id: u32) -> io::Result<Watchdog> {
-        Watchdog::spawn("kill -KILL \"$1\"", id.to_string().as_ref())
+    fn that_ends(id: u32, signal: Signal) -> io::Result<Watchdog> {
+        // A stopped process would not hear of it.
+        let script = format!("kill -{} \"$1\"; kill -CONT \"$1\"", signal.as_raw());
+        Watchdog::spawn(&script, id.to_string().as_ref())
     }
 
     /// Deletes a directory, of a server that another watchdog kills.

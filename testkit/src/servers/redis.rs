@@ -15,11 +15,10 @@ use tokio::net::{TcpStream, UnixStream};
 
 use self::options::{RedisOptions, config_file};
 use self::resp::{encode, render, replies};
-use super::ServerError;
 use super::instance::{Instance, ask};
 use super::port::Port;
+use super::{ServerError, certificates};
 
-mod certificates;
 pub(super) mod cluster;
 pub(super) mod options;
 mod replication;

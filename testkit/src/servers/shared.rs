@@ -21,8 +21,9 @@ use tokio::time::{Instant, sleep};
 use super::instance::tail;
 use super::port::Port;
 use super::process::Invocation;
+use super::unprivileged::{home, make_home};
 use super::version::missing;
-use super::{RedisOptions, STARTS, ServerError, ZooKeeperOptions};
+use super::{PostgresOptions, RedisOptions, STARTS, ServerError, ZooKeeperOptions};
 
 mod registry;
 
@@ -34,6 +35,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// A server that is shared by the test processes of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SharedKind {
+    /// A PostgreSQL server with the defaults of [`PostgresOptions`].
+    Postgres,
     /// A Redis server with the defaults of [`RedisOptions`].
     Redis,
     /// A standalone ZooKeeper server with the defaults of [`ZooKeeperOptions`], except that sessions
@@ -128,6 +131,7 @@ impl SharedServer {
 impl SharedKind {
     fn server(self) -> &'static str {
         match self {
+            SharedKind::Postgres => "PostgreSQL",
             SharedKind::Redis => "redis-server",
             SharedKind::ZooKeeper => "ZooKeeper",
         }
@@ -135,6 +139,7 @@ impl SharedKind {
 
     fn package(self) -> &'static str {
         match self {
+            SharedKind::Postgres => "postgresql",
             SharedKind::Redis => "redis-server",
             SharedKind::ZooKeeper => "zookeeper",
         }
@@ -143,6 +148,10 @@ impl SharedKind {
     /// What distinguishes the servers of two runs that use one target directory.
     fn version(self) -> String {
         match self {
+            SharedKind::Postgres => {
+                let options = PostgresOptions::new();
+                format!("{options:?} {:?}", options.programs_or_missing())
+            }
             SharedKind::Redis => format!("{:?}", RedisOptions::new()),
             SharedKind::ZooKeeper => format!("{:?}", zookeeper_options()),
         }
@@ -151,6 +160,11 @@ impl SharedKind {
     /// Writes the configuration to the directory.
     fn configure(self, directory: &Path, port: u16) -> io::Result<()> {
         match self {
+            SharedKind::Postgres => {
+                let (options, home) = (PostgresOptions::new(), make_home(directory)?);
+                options.initialise(&home)?;
+                options.configure(&home, port, "")
+            }
             SharedKind::Redis => RedisOptions::new().configure(directory),
             SharedKind::ZooKeeper => zookeeper_options().configure(directory, port, 1, ""),
         }
@@ -159,6 +173,10 @@ impl SharedKind {
     /// The command that starts the server, if it is installed.
     fn invocation(self, directory: &Path, port: u16) -> Result<Invocation, ServerError> {
         let invocation = match self {
+            SharedKind::Postgres => {
+                let invocation = PostgresOptions::new().invocation(&home(directory));
+                invocation.map_err(|program| self.missing(program))?
+            }
             SharedKind::Redis => RedisOptions::new().invocation(directory, port),
             SharedKind::ZooKeeper => {
                 zookeeper_options().invocation(directory).map_err(|jar| self.missing(jar))?
@@ -174,6 +192,7 @@ impl SharedKind {
     /// Whether the server of this directory answers on this port.
     async fn answers(self, directory: &Path, port: u16) -> io::Result<bool> {
         match self {
+            SharedKind::Postgres => super::postgres::is_served_from(directory, port).await,
             SharedKind::Redis => super::redis::is_served_from(directory, port).await,
             SharedKind::ZooKeeper => super::zookeeper::is_served_from(directory, port).await,
         }
@@ -241,8 +260,10 @@ const USERS: &str = "users";
 /// Starts the keeper and its server, with this process as the first user.
 fn keep(directory: &Path, server: &Invocation) -> io::Result<(File, Child)> {
     let pipe = directory.join(USERS);
-    // The command, since the system call is not everywhere available without unsafe code.
-    let made = Command::new("mkfifo").env("PATH", search_path()).arg(&pipe).status()?;
+    // The command, since the system call is not everywhere available without unsafe code. A server of another
+    // user makes it possible to pass through the directory.
+    let mut command = Command::new("mkfifo");
+    let made = command.args(["-m", "600"]).env("PATH", search_path()).arg(&pipe).status()?;
     if !made.success() {
         return Err(io::Error::other(format!("mkfifo {} failed ({made})", pipe.display())));
     }
@@ -258,6 +279,7 @@ fn keep(directory: &Path, server: &Invocation) -> io::Result<(File, Child)> {
         .args(["-c", include_str!("shared/keeper.sh"), "keeper"])
         .arg(directory)
         .arg(GRACE.as_secs().to_string())
+        .arg(server.end_at_once.as_raw().to_string())
         .arg(&server.program)
         .args(&server.args)
         .stdin(Stdio::from(reader))

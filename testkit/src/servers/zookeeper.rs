@@ -190,7 +190,7 @@ impl ZooKeeperOptions {
         // It runs a standalone server when the configuration names no others.
         args.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".into());
         args.push(directory.join("zoo.cfg").into());
-        Ok(Invocation { program: self.java.clone(), args })
+        Ok(Invocation::new(self.java.clone(), args))
     }
 
     /// Writes the configuration of the server `id`; `peers` are the lines that name all servers.

@@ -10,10 +10,11 @@ use tokio::runtime::Runtime;
 
 use super::StoreKind;
 use crate::attribute::{Case, MISSING, chain};
+use crate::servers::postgres_url;
 use crate::servers::process::Watchdog;
 use crate::servers::shared::zookeeper_options;
 use crate::servers::{
-    RedisOptions, ServerError, SharedKind, SharedServer, TestRedis, TestZooKeeper,
+    RedisOptions, ServerError, SharedKind, SharedServer, TestPostgres, TestRedis, TestZooKeeper,
 };
 
 /// What the test's store runs on.
@@ -25,6 +26,8 @@ pub(super) enum Server {
     Given(&'static str),
     /// A server of this run's tests.
     Shared,
+    /// A server of this test.
+    Postgres(Box<TestPostgres>),
     /// A server of this test.
     Redis(Box<TestRedis>),
     /// A server of this test.
@@ -46,6 +49,7 @@ pub(super) struct Opened {
 impl Opened {
     fn at(server: Server, url: String, directory: Option<TempDir>) -> Result<Opened, Unavailable> {
         let own = match &server {
+            Server::Postgres(postgres) => Some(postgres.directory()),
             Server::Redis(redis) => Some(redis.directory()),
             Server::ZooKeeper(zookeeper) => Some(zookeeper.servers()[0].directory()),
             Server::None | Server::Given(_) | Server::Shared => {
@@ -90,6 +94,10 @@ impl Unavailable {
                      of its jars",
                     "FENCELOCK_TEST_ZK_URL=zk://HOST:PORT/ROOT",
                 ),
+                StoreKind::Postgres => (
+                    "`brew install postgresql`",
+                    "FENCELOCK_TEST_POSTGRES_URL=postgres://USER:PASSWORD@HOST/DATABASE",
+                ),
                 _ => ("`brew install redis`", "FENCELOCK_TEST_REDIS_URL=redis://HOST:PORT"),
             };
             format!(
@@ -124,6 +132,9 @@ pub(super) fn open(case: Case, runtime: &Runtime) -> Result<Opened, Unavailable>
         return Opened::at(Server::Given(variable), url, None);
     }
     let started = match (case.kind, case.own_server) {
+        (StoreKind::Postgres, true) => runtime.block_on(own_postgres()),
+        (StoreKind::Postgres, false) => shared(SharedKind::Postgres, runtime)
+            .map(|port| (Server::Shared, postgres_url(&format!("127.0.0.1:{port}")))),
         (StoreKind::Redis, true) => runtime.block_on(own_redis()),
         (StoreKind::Redis, false) => shared(SharedKind::Redis, runtime)
             .map(|port| (Server::Shared, format!("redis://127.0.0.1:{port}/0"))),
@@ -149,6 +160,7 @@ fn given(kind: StoreKind, variable: &str) -> Result<Option<String>, Unavailable>
     let fits = match kind {
         StoreKind::Memory => false,
         StoreKind::File => parsed.scheme() == "file",
+        StoreKind::Postgres => ["postgres", "postgresql"].contains(&parsed.scheme()),
         StoreKind::Redis => {
             ["redis", "rediss", "redlock"].iter().any(|scheme| parsed.scheme().starts_with(scheme))
         }
@@ -196,9 +208,11 @@ fn in_directory(variable: &str, given: Option<&str>) -> Result<Opened, Unavailab
 
 /// The port of the run's server. This process uses it until its end.
 fn shared(kind: SharedKind, runtime: &Runtime) -> Result<u16, Unavailable> {
+    static POSTGRES: OnceLock<Result<SharedServer, Unavailable>> = OnceLock::new();
     static REDIS: OnceLock<Result<SharedServer, Unavailable>> = OnceLock::new();
     static ZOOKEEPER: OnceLock<Result<SharedServer, Unavailable>> = OnceLock::new();
     let (of_process, store) = match kind {
+        SharedKind::Postgres => (&POSTGRES, StoreKind::Postgres),
         SharedKind::Redis => (&REDIS, StoreKind::Redis),
         SharedKind::ZooKeeper => (&ZOOKEEPER, StoreKind::ZooKeeper),
     };
@@ -207,6 +221,13 @@ fn shared(kind: SharedKind, runtime: &Runtime) -> Result<u16, Unavailable> {
         joined.map_err(|error| Unavailable::of(store, &error))
     });
     joined.as_ref().map(SharedServer::port).map_err(Clone::clone)
+}
+
+async fn own_postgres() -> Result<(Server, String), Unavailable> {
+    let started = TestPostgres::start().await;
+    let postgres = started.map_err(|error| Unavailable::of(StoreKind::Postgres, &error))?;
+    let url = postgres.url();
+    Ok((Server::Postgres(Box::new(postgres)), url))
 }
 
 async fn own_redis() -> Result<(Server, String), Unavailable> {

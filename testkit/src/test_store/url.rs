@@ -1,5 +1,7 @@
 //! Changes to store URLs, as texts: what is not changed, such as a password, stays as it is.
 
+use std::net::IpAddr;
+
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Result, Settings};
 
@@ -41,6 +43,23 @@ pub(crate) fn at_hosts(url: &str, hosts: &str) -> String {
     format!("{scheme}://{}{hosts}{rest}", login.unwrap_or_default())
 }
 
+/// Whether clients of this Postgres store do without TLS: by its parameter, or because its servers are on this
+/// machine. Behind a proxy they all would be, and their clients would send the password in the clear.
+pub(crate) fn is_plain_postgres(url: &str) -> bool {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    match query.split('&').find_map(|pair| pair.strip_prefix("sslmode=")) {
+        Some(mode) => mode == "disable",
+        None => {
+            let hosts = StoreUrl::parse(url).and_then(|parsed| parsed.hosts(5432));
+            let is_here = |host: &str| {
+                host == "localhost"
+                    || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            };
+            hosts.is_ok_and(|hosts| hosts.iter().all(|(host, _)| is_here(host)))
+        }
+    }
+}
+
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -65,6 +84,19 @@ mod tests {
             ("zk://a?session=2s", "zk://p:2?session=2s"),
         ] {
             assert_eq!(at_hosts(url, "p:2"), proxied);
+        }
+    }
+
+    #[test]
+    fn only_a_plain_postgres_can_be_behind_a_proxy() {
+        for (url, is_plain) in [
+            ("postgres://u:p@127.0.0.1:1,[::1],localhost:3/db?ttl=3s", true),
+            ("postgres://u:p@db.example/db?ttl=3s&sslmode=disable", true),
+            ("postgres://u:p@127.0.0.1,db.example/db", false),
+            ("postgres://u:p@127.0.0.1/db?sslmode=verify-full", false),
+            ("postgres://u:p@127.0.0.1/db?sslmode=", false),
+        ] {
+            assert_eq!(is_plain_postgres(url), is_plain, "{url}");
         }
     }
 

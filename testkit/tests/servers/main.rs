@@ -8,27 +8,47 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
-use fencelock_testkit::servers::TestRedis;
+use fencelock_testkit::servers::{TestPostgres, TestRedis};
 use tokio::io::AsyncReadExt;
 
 mod cluster;
+mod pgbouncer;
+mod postgres;
 mod redis;
 mod sentinel;
+mod tables;
 mod tls;
 mod zookeeper;
 
 /// Runs this test program again as a process that starts a server and is then killed.
 #[tokio::test]
-async fn a_server_does_not_outlive_a_killed_test_process() {
-    const CHILD: &str = "FENCELOCK_TEST_TO_BE_KILLED";
-    const NAME: &str = "a_server_does_not_outlive_a_killed_test_process";
-    if std::env::var_os(CHILD).is_some() {
+async fn a_redis_server_does_not_outlive_a_killed_test_process() {
+    does_not_outlive_a_killed_process("redis", async || {
         let redis = TestRedis::start().await.unwrap();
         println!("<{}|{}>", redis.pid(), redis.directory().display());
-        return std::future::pending().await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_postgres_server_does_not_outlive_a_killed_test_process() {
+    does_not_outlive_a_killed_process("postgres", async || {
+        let postgres = TestPostgres::start().await.unwrap();
+        println!("<{}|{}>", postgres.pid(), postgres.directory().display());
+        std::future::pending::<()>().await;
+    })
+    .await;
+}
+
+async fn does_not_outlive_a_killed_process(server: &str, start: impl AsyncFn()) {
+    const CHILD: &str = "FENCELOCK_TEST_TO_BE_KILLED";
+    if std::env::var_os(CHILD).is_some() {
+        return start().await;
     }
     let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", NAME, "--nocapture"])
+        .args(["--exact", "--nocapture"])
+        .arg(format!("a_{server}_server_does_not_outlive_a_killed_test_process"))
         .env(CHILD, "1")
         .stdout(std::process::Stdio::piped())
         .kill_on_drop(true)

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::certificates::{Clients, Tls};
 use super::{SERVER, TestRedis};
+use crate::servers::certificates::{self, Clients, Tls};
 use crate::servers::instance::Instance;
 use crate::servers::port::Port;
 use crate::servers::process::Invocation;
@@ -168,7 +168,7 @@ impl RedisOptions {
         args.push(if self.tls.is_some() { "--tls-port" } else { "--port" }.into());
         args.push(port.to_string().into());
         if let Some(tls) = &self.tls {
-            args.extend(tls.args(directory));
+            args.extend(tls_args(tls.clients, directory));
         }
         args.extend(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no"].map(Into::into));
         // Before Redis 7 `DEBUG` is always allowed, and the option is unknown.
@@ -189,7 +189,7 @@ impl RedisOptions {
             args.extend(["--cluster-enabled", "yes"].map(Into::into));
         }
         args.extend(self.args.iter().cloned());
-        Invocation { program: self.program.clone(), args }
+        Invocation::new(self.program.clone(), args)
     }
 
     /// The Unix socket of a server in this directory, if it has one.
@@ -227,4 +227,25 @@ impl Default for RedisOptions {
 
 pub(super) fn config_file(directory: &Path) -> PathBuf {
     directory.join("redis.conf")
+}
+
+/// The arguments of a server that speaks TLS, with the directory of its certificates.
+fn tls_args(clients: Clients, directory: &Path) -> Vec<OsString> {
+    let clients = match clients {
+        Clients::Any => "no",
+        Clients::Certified => "yes",
+    };
+    // To its own kind it is a client as well.
+    let yes = ["--tls-replication", "--tls-cluster"].map(|role| [role, "yes"]);
+    let mut args: Vec<OsString> = yes.as_flattened().iter().map(Into::into).collect();
+    args.extend(["--port", "0", "--tls-auth-clients", clients].map(Into::into));
+    let files = [
+        ("ca-cert", certificates::CA),
+        ("cert", certificates::SERVER),
+        ("key", certificates::SERVER_KEY),
+    ];
+    for (option, file) in files {
+        args.extend([format!("--tls-{option}-file").into(), directory.join(file).into()]);
+    }
+    args
 }

@@ -1,13 +1,14 @@
 # Runs one server for as long as a test process uses it, and then deletes its directory.
 #
-#   sh -c keeper.sh keeper DIR GRACE PROGRAM [ARG]...
+#   sh -c keeper.sh keeper DIR GRACE SIGNAL PROGRAM [ARG]...
 #
 # Standard input is the read end of the pipe DIR/users. Each test process that uses the server holds
 # the pipe's write end open, and has written a line on joining; the kernel closes it however the
 # process ends, so that the end of the input means: no process uses the server.
 dir=$1
 grace=$2
-shift 2
+signal=$3 # ends the server at once
+shift 3
 # The search path of a test may be of any kind.
 PATH=$PATH:/usr/bin:/bin
 # A terminal that is closed, or a session that ends, must not leave the server behind.
@@ -17,7 +18,7 @@ trap '' HUP INT TERM
     "$@" >"$dir/server.log" 2>&1 &
     server=$!
     told=
-    trap 'told=yes; kill -KILL $server' USR1
+    trap 'told=yes; kill -$signal $server' USR1
     echo $server >"$dir/pid"
     wait $server
     code=$?

@@ -3,7 +3,6 @@
 //! Each server or topology has an authority of its own, so that a client which trusts the one of
 //! another server can be seen to refuse.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
@@ -18,17 +17,17 @@ use authority::Authority;
 pub(super) const CA: &str = "ca.crt";
 pub(super) const CLIENT: &str = "client.crt";
 pub(super) const CLIENT_KEY: &str = "client.key";
-const SERVER: &str = "server.crt";
-const SERVER_KEY: &str = "server.key";
+pub(super) const SERVER: &str = "server.crt";
+pub(super) const SERVER_KEY: &str = "server.key";
 
 /// How a server speaks TLS.
 #[derive(Debug, Clone)]
 pub(super) struct Tls {
-    clients: Clients,
+    pub(super) clients: Clients,
     authority: Option<Authority>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clients {
     Any,
     Certified,
@@ -51,21 +50,5 @@ impl Tls {
         std::fs::write(directory.join(CA), authority.pem())?;
         authority.sign("server", &directory.join(SERVER), &directory.join(SERVER_KEY))?;
         authority.sign("client", &directory.join(CLIENT), &directory.join(CLIENT_KEY))
-    }
-
-    /// The arguments of the server, with the directory of its certificates.
-    pub(super) fn args(&self, directory: &Path) -> Vec<OsString> {
-        let clients = match self.clients {
-            Clients::Any => "no",
-            Clients::Certified => "yes",
-        };
-        // To its own kind it is a client as well.
-        let yes = ["--tls-replication", "--tls-cluster"].map(|role| [role, "yes"]);
-        let mut args: Vec<OsString> = yes.as_flattened().iter().map(Into::into).collect();
-        args.extend(["--port", "0", "--tls-auth-clients", clients].map(Into::into));
-        for (option, file) in [("ca-cert", CA), ("cert", SERVER), ("key", SERVER_KEY)] {
-            args.extend([format!("--tls-{option}-file").into(), directory.join(file).into()]);
-        }
-        args
     }
 }

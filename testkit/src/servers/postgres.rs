@@ -1,0 +1,247 @@
+//! PostgreSQL servers of the test's own: one, or a primary with its standby.
+//!
+//! They run from the programs of Debian's package, or from those in the directory that
+//! `FENCELOCK_POSTGRES` names. Clients log in with a password; the administrator, who reads and breaks what
+//! the library has written, comes through a Unix socket that only the tests can reach.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use self::options::PostgresOptions;
+use self::wire::socket_in;
+use super::eventually::{PATIENCE, eventually, not_yet};
+use super::instance::{ANSWER, Instance};
+use super::port::Port;
+use super::{ServerError, certificates, unprivileged};
+
+pub(super) mod options;
+mod standby;
+#[cfg(feature = "stores")]
+pub(super) mod tables;
+mod template;
+pub(super) mod wire;
+
+const SERVER: &str = "PostgreSQL";
+const READY: Duration = Duration::from_secs(60);
+/// The superuser, who cannot log in through TCP.
+pub(super) const ADMIN: &str = "admin";
+/// The role of clients, which owns the database.
+pub(super) const USER: &str = "fencelock";
+/// The role of standbys.
+const REPLICATOR: &str = "replicator";
+/// Of the roles that can log in.
+pub(super) const PASSWORD: &str = "correct-horse-battery";
+/// The database of clients.
+const DATABASE: &str = "postgres";
+
+/// A running PostgreSQL server. Dropping it ends the server and deletes its data.
+#[derive(Debug)]
+pub struct TestPostgres {
+    instance: Instance,
+    port: Port,
+    /// What belongs to the server's user: its data, and its Unix socket.
+    home: PathBuf,
+    options: PostgresOptions,
+}
+
+/// The server's process and directory. To [kill](Instance::kill) it is to crash it: all its processes end at
+/// once, without a word to the disk, and its next start recovers.
+impl Deref for TestPostgres {
+    type Target = Instance;
+
+    fn deref(&self) -> &Instance {
+        &self.instance
+    }
+}
+
+impl TestPostgres {
+    /// Starts a server with the defaults of [`PostgresOptions`].
+    ///
+    /// # Errors
+    /// When it is not installed, or does not get ready.
+    pub async fn start() -> Result<Self, ServerError> {
+        PostgresOptions::new().start().await
+    }
+
+    /// The port on 127.0.0.1, the same over all restarts.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// The address for clients.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
+    }
+
+    /// The URL for clients, with the password. Its role owns the database.
+    #[must_use]
+    pub fn url(&self) -> String {
+        url_at(&self.addr().to_string())
+    }
+
+    /// The URL for clients that reach the server, or several, through these `HOST:PORT`, separated by
+    /// commas.
+    #[must_use]
+    pub fn url_through(&self, hosts: &str) -> String {
+        url_at(hosts)
+    }
+
+    /// The password of the roles that can log in.
+    #[must_use]
+    pub fn password(&self) -> &'static str {
+        PASSWORD
+    }
+
+    /// The certificate of the authority that signed the server's, if it speaks TLS.
+    #[must_use]
+    pub fn ca_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CA)
+    }
+
+    /// A certificate for clients, if the server speaks TLS.
+    #[must_use]
+    pub fn client_certificate_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CLIENT)
+    }
+
+    /// The key of [`client_certificate_file`](Self::client_certificate_file).
+    #[must_use]
+    pub fn client_key_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CLIENT_KEY)
+    }
+
+    /// Runs statements as the superuser and returns their rows as `psql -At` prints them: columns separated
+    /// by `|`, one row per line. Several statements are one transaction.
+    ///
+    /// # Errors
+    /// When the server answers with an error (`SQLSTATE: message`), or not within 5 s.
+    pub async fn sql(&self, statements: &str) -> io::Result<String> {
+        self.sql_within(statements, ANSWER).await
+    }
+
+    /// The same, for statements that take their time.
+    ///
+    /// # Errors
+    /// When the server answers with an error (`SQLSTATE: message`), or not in time.
+    pub async fn sql_within(&self, statements: &str, within: Duration) -> io::Result<String> {
+        wire::ask(&self.socket(), ADMIN, DATABASE, statements, within).await
+    }
+
+    /// Makes another role that can log in, with no more rights than `PUBLIC` has.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn create_role(&self, name: &str, password: &str) -> io::Result<()> {
+        let (name, password) = (name.replace('"', "\"\""), password.replace('\'', "''"));
+        self.sql(&format!("CREATE ROLE \"{name}\" LOGIN PASSWORD '{password}'")).await.map(drop)
+    }
+
+    /// Starts the server again on the same port and data and waits until it answers; ends it in order before
+    /// if it still runs, which ends its clients' sessions.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub async fn restart(&self) -> Result<(), ServerError> {
+        self.instance.stop().await?;
+        self.launch().await
+    }
+
+    /// Ends the server in order, which ends its clients' sessions. A standby that is connected has all its
+    /// writes.
+    ///
+    /// # Errors
+    /// When the operating system refuses.
+    pub async fn stop(&self) -> Result<(), ServerError> {
+        self.instance.stop().await
+    }
+
+    /// Kills one process of the server by SIGKILL. The server then ends all sessions and recovers, without
+    /// being restarted. It serves again on return.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub async fn kill_backend(&self) -> Result<(), ServerError> {
+        let refused = |e| self.instance.io("killing a process of", e);
+        // It lives as long as the server, so that its id is not another process's by now.
+        let writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
+        let before = self.sql(writer).await.map_err(refused)?;
+        let id = before.parse().ok().and_then(Pid::from_raw);
+        let id = id.ok_or_else(|| refused(io::Error::other("it has no WAL writer")))?;
+        kill_process(id, Signal::KILL).map_err(|e| refused(e.into()))?;
+        eventually(SERVER, "its recovery", PATIENCE, || async {
+            match self.sql(writer).await? {
+                now if now == before || now.is_empty() => Err(not_yet("it has not noticed")),
+                _ => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// Ends all sessions of clients.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn end_sessions(&self) -> io::Result<()> {
+        let end = format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+             WHERE backend_type = 'client backend' AND usename <> '{ADMIN}'"
+        );
+        self.sql(&end).await.map(drop)
+    }
+
+    /// What all processes of the server have used of all processors so far, in clock ticks, except for the
+    /// first one.
+    #[cfg(feature = "stores")]
+    pub(crate) fn cpu_ticks_of_backends(&self) -> io::Result<u64> {
+        super::process::cpu_ticks_of_children(self.pid())
+    }
+
+    fn tls_file(&self, name: &str) -> Option<PathBuf> {
+        self.options.tls.as_ref().map(|_| self.directory().join(name))
+    }
+
+    fn socket(&self) -> PathBuf {
+        socket_in(&self.home, self.port())
+    }
+
+    fn configure(&self, primary: Option<SocketAddr>) -> io::Result<()> {
+        let mut standby = String::new();
+        if let Some(primary) = primary {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                standby,
+                "primary_conninfo = 'host={} port={} user={REPLICATOR} password={PASSWORD} \
+                 application_name=standby sslmode=disable'",
+                primary.ip(),
+                primary.port()
+            );
+        }
+        self.options.configure(&self.home, self.port(), &standby)
+    }
+
+    async fn launch(&self) -> Result<(), ServerError> {
+        let invocation = self.options.invocation(&self.home);
+        let invocation = invocation.map_err(|missing| self.instance.missing(missing))?;
+        self.instance.launch(&invocation)?;
+        self.instance.ready(READY, || is_served_from(self.directory(), self.port())).await
+    }
+}
+
+/// Whether the server on this port was started in this directory: its socket is there.
+pub(super) async fn is_served_from(directory: &Path, port: u16) -> io::Result<bool> {
+    let socket = socket_in(&unprivileged::home(directory), port);
+    Ok(wire::ask(&socket, ADMIN, DATABASE, "SELECT 1", ANSWER).await? == "1")
+}
+
+/// The URL for clients that reach a [`TestPostgres`] through these `HOST:PORT`.
+pub(crate) fn url_at(hosts: &str) -> String {
+    format!("postgres://{USER}:{PASSWORD}@{hosts}/{DATABASE}")
+}

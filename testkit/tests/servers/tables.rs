@@ -1,0 +1,155 @@
+//! The backdoors to the tables of the Postgres store, on tables that these tests make.
+
+use std::time::Duration;
+
+use fencelock_testkit::servers::TestPostgres;
+
+use crate::within;
+
+const SCHEMA: &str = "fencelock";
+/// The columns that the backdoors know.
+const TABLES: &str = "
+    CREATE SCHEMA fencelock;
+    SET search_path = fencelock;
+    CREATE TABLE locks (key bytea PRIMARY KEY, token bigint NOT NULL DEFAULT 0, owner uuid,
+        until bigint NOT NULL DEFAULT 0, crowd boolean NOT NULL DEFAULT false, grp \"char\",
+        sum int NOT NULL DEFAULT 0);
+    CREATE TABLE claims (owner uuid PRIMARY KEY, key bytea NOT NULL, state \"char\" NOT NULL,
+        proc text NOT NULL DEFAULT 'fl_1', until bigint);
+    CREATE TABLE processes (proc text PRIMARY KEY, deadline bigint NOT NULL);
+    CREATE TABLE cells (key bytea PRIMARY KEY, stamp uuid, content bytea, until bigint);";
+/// So that `in_s(1)` is in a second.
+const IN_SECONDS: &str = "CREATE FUNCTION public.in_s(n int) RETURNS bigint LANGUAGE sql AS
+    $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + n * 1000000 $$";
+
+async fn with_tables() -> TestPostgres {
+    let postgres = TestPostgres::start().await.unwrap();
+    postgres.sql(TABLES).await.unwrap();
+    postgres.sql(IN_SECONDS).await.unwrap();
+    postgres
+}
+
+async fn run(postgres: &TestPostgres, statements: &str) {
+    let path = "SET search_path = fencelock, public; ";
+    postgres.sql(&format!("{path}{statements}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_without_the_schema_has_nothing_left() {
+    let postgres = TestPostgres::start().await.unwrap();
+    assert!(postgres.tables(SCHEMA).claims("").await.unwrap().is_empty());
+    assert!(postgres.tables(SCHEMA).cells("").await.unwrap().is_empty());
+    assert!(!postgres.tables(SCHEMA).is_locked("p:job").await.unwrap());
+    postgres.tables(SCHEMA).lose().await.unwrap();
+    within(postgres.tables(SCHEMA).hold_writes_back(Duration::from_millis(1))).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_lives_under_the_prefix_is_left_and_nothing_else() {
+    let postgres = with_tables().await;
+    run(
+        &postgres,
+        "INSERT INTO processes VALUES ('fl_1', in_s(60)), ('fl_dead', in_s(-1));
+         INSERT INTO locks (key, owner, until, crowd, grp) VALUES
+            ('p:held', gen_random_uuid(), in_s(60), false, NULL),
+            ('p:ended', gen_random_uuid(), in_s(-1), false, NULL),
+            ('p:free', NULL, 0, false, NULL),
+            ('p:shared', NULL, 0, true, 's'),
+            ('p:forgotten', NULL, 0, true, NULL),
+            ('q:held', gen_random_uuid(), in_s(60), false, NULL);
+         INSERT INTO claims (owner, key, state, proc, until) VALUES
+            (gen_random_uuid(), 'p:shared', 'h', 'fl_1', in_s(60)),
+            (gen_random_uuid(), 'p:shared', 'h', 'fl_1', in_s(-1)),
+            (gen_random_uuid(), 'p:shared', 'w', 'fl_1', NULL),
+            (gen_random_uuid(), 'p:shared', 'w', 'fl_dead', in_s(-1)),
+            (gen_random_uuid(), 'p:shared', 'w', 'fl_dead', in_s(60));
+         INSERT INTO cells VALUES
+            ('p:kept', NULL, '', NULL), ('p:soon', NULL, '', in_s(60)), ('p:over', NULL, '', in_s(-1)),
+            ('q:kept', NULL, '', NULL)",
+    )
+    .await;
+    let mut left = postgres.tables(SCHEMA).claims("p:").await.unwrap();
+    left.iter_mut().for_each(|line| *line = line.split(", of").next().unwrap().to_owned());
+    left.iter_mut().for_each(|line| *line = line.split(" by").next().unwrap().to_owned());
+    assert_eq!(
+        left,
+        [
+            "a claim on p:shared, state h",
+            "a claim on p:shared, state w",
+            "a claim on p:shared, state w",
+            "the lock p:held, held",
+            "the lock p:forgotten, with a crowd that is not there",
+        ]
+    );
+    assert_eq!(postgres.tables(SCHEMA).claims("q:").await.unwrap().len(), 1);
+    assert_eq!(postgres.tables(SCHEMA).claims("").await.unwrap().len(), 6);
+    assert_eq!(
+        postgres.tables(SCHEMA).cells("p:").await.unwrap(),
+        ["the cell p:kept", "the cell p:soon"]
+    );
+    for (key, is_locked) in [("held", true), ("ended", false), ("free", false), ("shared", true)] {
+        assert_eq!(
+            postgres.tables(SCHEMA).is_locked(&format!("p:{key}")).await.unwrap(),
+            is_locked,
+            "{key}"
+        );
+    }
+    assert!(!postgres.tables(SCHEMA).is_locked("p:none").await.unwrap());
+
+    postgres.tables(SCHEMA).lose().await.unwrap();
+    assert!(postgres.tables(SCHEMA).claims("").await.unwrap().is_empty());
+    assert!(postgres.tables(SCHEMA).cells("").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_expired_lock_has_no_holder_and_keeps_its_waiters() {
+    let postgres = with_tables().await;
+    // A name with what SQL could take for its own.
+    let name = "p:it's \\ 100%\n\u{e9}";
+    let hex: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let key = format!("'\\x{hex}'::bytea");
+    run(
+        &postgres,
+        &format!(
+            "INSERT INTO locks (key, token, owner, until, crowd)
+                VALUES ({key}, 7, gen_random_uuid(), in_s(60), true);
+             INSERT INTO claims (owner, key, state, until) VALUES
+                (gen_random_uuid(), {key}, 'w', in_s(60)), (gen_random_uuid(), {key}, 'g', in_s(60)),
+                (gen_random_uuid(), 'p:other', 'h', in_s(60))"
+        ),
+    )
+    .await;
+    assert!(postgres.tables(SCHEMA).is_locked(name).await.unwrap());
+    postgres.tables(SCHEMA).expire(name).await.unwrap();
+    assert!(!postgres.tables(SCHEMA).is_locked(name).await.unwrap());
+    let states = "SELECT string_agg(state::text, '') FROM fencelock.claims WHERE key = ";
+    assert_eq!(postgres.sql(&format!("{states}{key}")).await.unwrap(), "w");
+    let row = "SELECT token, owner, until, crowd FROM fencelock.locks";
+    assert_eq!(postgres.sql(row).await.unwrap(), "7||0|t");
+    assert!(postgres.tables(SCHEMA).is_locked("p:other").await.unwrap());
+}
+
+#[tokio::test]
+async fn writes_are_held_back_and_reads_are_not() {
+    let postgres = with_tables().await;
+    run(&postgres, "INSERT INTO locks (key) VALUES ('k')").await;
+    let during = Duration::from_secs(1);
+    let start = std::time::Instant::now();
+    let step = async {
+        let held = "SELECT count(*) FROM pg_locks WHERE mode = 'ExclusiveLock' AND relation =
+            'fencelock.locks'::regclass AND granted";
+        within(async {
+            while postgres.sql(held).await.unwrap() == "0" {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        postgres.sql("SELECT count(*) FROM fencelock.locks").await.unwrap();
+        assert!(start.elapsed() < during, "a read waited");
+        run(&postgres, "UPDATE locks SET until = 1").await;
+        assert!(start.elapsed() >= during, "a write did not wait");
+    };
+    let tables = postgres.tables(SCHEMA);
+    let (held_back, ()) = tokio::join!(tables.hold_writes_back(during), step);
+    held_back.unwrap();
+}
