@@ -112,6 +112,15 @@ pub enum What {
     Marked,
     /// It was not marked as done, and will not be.
     NotMarked,
+    /// A transaction on the lock's own database was committed.
+    Committed {
+        /// Its id.
+        id: i64,
+        /// Whether it had checked the lock.
+        checked: bool,
+    },
+    /// A transaction on the lock's own database was refused by its check.
+    CheckRefused,
     /// An observer of an election was told who leads.
     Observed {
         /// The term; `None` when there is no leader.

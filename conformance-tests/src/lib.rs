@@ -49,6 +49,7 @@ pub use {
     harness::{Backdoor, Harness, Params, Store},
     history::checker,
     how::How,
+    processes::database::{Addition, DatabaseRegisters, OpenRegisters},
     processes::peer::process::peer_main_if_asked,
     processes::peer::protocol::{Answer, Want},
     processes::peer::{Peer, PeerError},

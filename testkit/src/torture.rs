@@ -29,11 +29,13 @@ mod earlier_rounds;
 mod fault_schedule;
 mod report;
 mod round;
+pub mod transactions;
 mod verdict;
 
 pub(crate) use fencelock_conformance::workload::lock_name;
 pub use fencelock_conformance::workload::{Only, Shift, Workload};
 pub use report::{CellFigures, Round, StoreReport, counted};
+pub use transactions::TransactionFigures;
 
 use client_pool::ClientPool;
 use earlier_rounds::EarlierRounds;
@@ -60,6 +62,12 @@ pub struct Options {
     pub processes: u32,
     /// What each of them does.
     pub workload: Workload,
+}
+
+impl Options {
+    fn has_transactions(&self) -> bool {
+        self.workload.uses_locks() && self.workload.transactions_percent > 0
+    }
 }
 
 /// When a store has been tortured enough.
@@ -97,8 +105,11 @@ pub async fn torture(
     mut completed: impl FnMut(&Round),
 ) -> io::Result<StoreReport> {
     let run = Run::prepare().await?;
+    let locks = options.workload.locks;
+    let in_database =
+        options.has_transactions() && transactions::prepare(deployment, locks).await?;
     let (mut clients, profile) =
-        ClientPool::start(deployment, library, options, run.register.socket()).await?;
+        ClientPool::start(deployment, library, options, run.register.socket(), in_database).await?;
     let mut report = StoreReport::of(deployment, profile, options);
     let mut schedule = FaultSchedule::shuffled(options, deployment)?;
     let mut earlier = EarlierRounds::default();
@@ -110,6 +121,9 @@ pub async fn torture(
         let number = report.rounds.len() + 1;
         let directory = run.directory.path().join(format!("round-{number}"));
         std::fs::create_dir(&directory)?;
+        if in_database {
+            transactions::prepare(deployment, locks).await?;
+        }
         let faults = schedule.next_round();
         let profile = &report.profile;
         let playing =
@@ -123,8 +137,13 @@ pub async fn torture(
         };
         recovery = played.recovery;
         let writes = run.register.seen().await?;
-        let mut round =
-            verdict::verdict(number, played, writes, &mut earlier, deployment, &report)?;
+        let events = verdict::merged(&played)?;
+        let transactions = match in_database {
+            true => transactions::seen(deployment, &events).await?,
+            false => TransactionFigures::default(),
+        };
+        let seen = verdict::Seen { events, writes, transactions };
+        let mut round = verdict::verdict(number, played, seen, &mut earlier, deployment, &report);
         if round.violations.is_empty() {
             std::fs::remove_dir_all(&directory)?;
         } else {

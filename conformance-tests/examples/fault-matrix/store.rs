@@ -11,12 +11,29 @@ pub(crate) enum Store {
     Redlock,
     ZooKeeper,
     Ensemble,
+    Postgres,
+    Synchronous,
+    Pooled,
 }
 
-use Store::{Cluster, Ensemble, File, Memory, Redis, Redlock, Sentinel, ZooKeeper};
+use Store::{
+    Cluster, Ensemble, File, Memory, Pooled, Postgres, Redis, Redlock, Sentinel, Synchronous,
+    ZooKeeper,
+};
 
-pub(crate) const ALL: &[Store] =
-    &[Memory, File, Redis, Sentinel, Cluster, Redlock, ZooKeeper, Ensemble];
+pub(crate) const ALL: &[Store] = &[
+    Memory,
+    File,
+    Redis,
+    Sentinel,
+    Cluster,
+    Redlock,
+    ZooKeeper,
+    Ensemble,
+    Postgres,
+    Synchronous,
+    Pooled,
+];
 
 impl Store {
     pub(crate) fn title(self) -> &'static str {
@@ -29,6 +46,9 @@ impl Store {
             Redlock => "redlock",
             ZooKeeper => "zookeeper",
             Ensemble => "zookeeper-3",
+            Postgres => "postgres",
+            Synchronous => "postgres-sync",
+            Pooled => "pgbouncer",
         }
     }
 
@@ -45,6 +65,7 @@ impl Store {
     pub(crate) fn suite(self) -> (&'static str, &'static [&'static str]) {
         const REDIS: &str = "backend-redis/tests/conformance";
         const ZK: &str = "backend-zk/tests/conformance";
+        const POSTGRES: &str = "backend-postgres/tests/conformance";
         match self {
             Memory => ("conformance-tests/tests/memory", &["memory"]),
             File => ("backend-file/tests/conformance", &["file"]),
@@ -58,6 +79,9 @@ impl Store {
             }
             ZooKeeper => (ZK, &["zookeeper"]),
             Ensemble => (ZK, &["ensemble"]),
+            Postgres => (POSTGRES, &["postgres"]),
+            Synchronous => (POSTGRES, &["postgres-sync"]),
+            Pooled => (POSTGRES, &["pgbouncer"]),
         }
     }
 }

@@ -179,8 +179,8 @@ mod tests {
     use super::*;
     use crate::{faults, marks};
 
-    const EVERYWHERE: &str =
-        "memory, file, redis, sentinel, cluster, redlock, zookeeper, zookeeper-3";
+    const EVERYWHERE: &str = "memory, file, redis, sentinel, cluster, redlock, zookeeper, zookeeper-3, postgres, \
+         postgres-sync, pgbouncer";
 
     /// The verdict on one fault with the reasons `untestable`.
     fn judged(
@@ -210,7 +210,7 @@ mod tests {
     fn a_test_that_passed_proves_its_cells() {
         let (errors, _, cells) = judged("", &everywhere(), PROVED);
         assert!(errors.is_empty(), "{errors:?}");
-        assert_eq!(cells, [Cell::Proved; 8]);
+        assert_eq!(cells, [Cell::Proved; 11]);
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn an_empty_cell_is_an_error() {
-        let no_zookeeper = "    memory, file, redis, sentinel, cluster, redlock: no";
+        let no_zookeeper = "    memory, file, redis, sentinel, cluster, redlock, postgres, postgres-sync, pgbouncer: no";
         assert_eq!(
             judged(no_zookeeper, &[], "").0,
             [
@@ -269,7 +269,8 @@ mod tests {
 
     #[test]
     fn the_suite_proves_what_it_can_and_says_what_it_cannot() {
-        let untestable = "    redis, sentinel, cluster, redlock: -";
+        let untestable =
+            "    redis, sentinel, cluster, redlock, postgres, postgres-sync, pgbouncer: -";
         let path = &["conformance-tests", "src", "behaviours", "group"];
         let mut of_both = marks::parse(path, "// Fault 1\n\"works\"").unwrap();
         of_both.extend(test("Fault 1: zookeeper, zookeeper-3 (permitted: an overlap)"));
@@ -294,7 +295,7 @@ mod tests {
         let (errors, _, cells) = judged(untestable, &of_both, &log);
         assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(cells[..3], [Cell::Proved, Cell::Untestable, Cell::Untestable]);
-        assert_eq!(cells[6..], [Cell::Permitted, Cell::Permitted]);
+        assert_eq!(cells[6..8], [Cell::Permitted, Cell::Permitted]);
         let (errors, ..) = judged(untestable, &of_both, &suite("FAILED", "ok", "ok"));
         assert_eq!(
             errors,

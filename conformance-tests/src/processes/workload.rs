@@ -24,6 +24,9 @@ pub struct Workload {
     pub hold_at_most: Duration,
     /// For how long locks are held without renewal.
     pub ttl: Duration,
+    /// Of a hundred exclusive holds, so many add to registers in the lock's database, if it is in one: in a
+    /// transaction that checks the lock, and in one that does not.
+    pub transactions_percent: u32,
 }
 
 /// A part of the workload.
@@ -115,6 +118,8 @@ pub struct Shift {
     pub ticks_ahead: i64,
     /// The register's socket.
     pub register: PathBuf,
+    /// The URL of the store, if it is in a database with registers.
+    pub database: Option<String>,
     /// Where each worker writes its history, at a name that begins like this.
     pub history: PathBuf,
 }

@@ -29,7 +29,7 @@ pub fn main(harness: impl Harness) {
 
 /// As [`main`], for a store that is run in several ways, each with a name of its own.
 pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
-    serve_if_asked(harnesses);
+    serve_if_asked(harnesses, None);
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(usual_threads()));
     // A filter may name a test of another target: only a run of all must not be empty.

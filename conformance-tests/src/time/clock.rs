@@ -25,9 +25,13 @@ impl ServerClock {
     /// # Errors
     /// When the shim cannot be built: there is no C compiler.
     pub fn of(server: &str) -> io::Result<ServerClock> {
-        let directory = tempfile::Builder::new().prefix("fencelock-clock-").tempdir()?;
+        // Servers that refuse to be root run as another user, who must read it, and mark its use.
+        let mode = std::fs::Permissions::from_mode;
+        let mut directory = tempfile::Builder::new();
+        let directory = directory.prefix("fencelock-clock-").permissions(mode(0o711)).tempdir()?;
         let file = |name: &str| directory.path().join(name);
         std::fs::write(file("offset"), [0; 16])?;
+        std::fs::set_permissions(file("offset"), mode(0o666))?;
         std::fs::write(file("shim.c"), include_str!("clock/shim.c"))?;
         build(&file("shim.c"), &file("shim.so"))?;
         let script = format!(
@@ -37,7 +41,8 @@ impl ServerClock {
         );
         let program = file("server");
         std::fs::write(&program, script)?;
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))?;
+        std::fs::set_permissions(&program, mode(0o755))?;
+        std::fs::set_permissions(file("shim.so"), mode(0o755))?;
         let offset = File::options().read(true).write(true).open(file("offset"))?;
         Ok(ServerClock { program, offset, _directory: directory })
     }

@@ -56,6 +56,8 @@ pub(super) struct ClientPool {
     clocks: Vec<ServerClock>,
     random: StdRng,
     register: std::path::PathBuf,
+    /// Whether the store is in a database with registers.
+    in_database: bool,
 }
 
 struct Member {
@@ -95,6 +97,7 @@ impl ClientPool {
         library: Library,
         options: &Options,
         register: &Path,
+        in_database: bool,
     ) -> io::Result<(ClientPool, Profile)> {
         let params = Params {
             ttl: options.workload.ttl,
@@ -111,6 +114,7 @@ impl ClientPool {
             clocks: Vec::new(),
             random: StdRng::seed_from_u64(options.seed ^ 1),
             register: register.to_owned(),
+            in_database,
         };
         // Connect here first, so that a problem with the store is one clear error.
         let profile = clients.profile().await?;
@@ -165,6 +169,7 @@ impl ClientPool {
             seed: self.random.random(),
             ticks_ahead: TICKS_AHEAD[index % TICKS_AHEAD.len()],
             register: self.register.clone(),
+            database: self.in_database.then(|| self.url.clone()),
             history: directory.join(format!("{index}.{}", member.life)),
         };
         let peer = member.peer.clone();

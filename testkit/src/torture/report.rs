@@ -12,6 +12,7 @@ use fencelock_core::Profile;
 use serde::Serialize;
 
 use super::Options;
+use super::transactions::TransactionFigures;
 use crate::deployments::{Deployment, Fault};
 
 /// One store's run.
@@ -55,6 +56,8 @@ pub struct Round {
     pub cells: CellFigures,
     /// The results of the writes to the protected registers.
     pub writes: Seen,
+    /// What became of transactions on the lock's own database, for a store that is in one.
+    pub transactions: TransactionFigures,
     /// How long after the fault the last of the locks was granted again.
     #[serde(serialize_with = "in_ms")]
     pub recovered: Option<Duration>,
@@ -211,6 +214,13 @@ impl StoreReport {
         self.rounds.iter().fold(Seen::default(), |sum, round| sum + round.writes)
     }
 
+    /// What became of transactions on the lock's own database, in all rounds.
+    #[must_use]
+    pub fn transactions(&self) -> TransactionFigures {
+        let figures = self.rounds.iter().map(|round| round.transactions);
+        figures.fold(TransactionFigures::default(), |sum, more| sum + more)
+    }
+
     /// What was done with cells, in all rounds.
     #[must_use]
     pub fn cells(&self) -> CellFigures {
@@ -266,6 +276,9 @@ impl fmt::Display for Round {
         }
         if unchecked.money != 0 {
             write!(f, ", the accounts there have {:+}", unchecked.money)?;
+        }
+        if self.transactions != TransactionFigures::default() {
+            write!(f, ", {}", self.transactions)?;
         }
         if self.admitted_overlaps > 0 {
             let overlaps = counted(self.admitted_overlaps, "overlap", "overlaps");

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use fencelock_conformance::Seen;
 use fencelock_conformance::checker::{self, Rules, Violation};
 use fencelock_conformance::history::{self, Event, What};
 use fencelock_conformance::workload::{ELECTION, is_granted_in_order};
@@ -13,26 +12,38 @@ use fencelock_core::Order;
 use super::earlier_rounds::EarlierRounds;
 use super::report::{CellFigures, Round, StoreReport};
 use super::round::Played;
-use crate::deployments::Deployment;
+use super::transactions::TransactionFigures;
+use crate::deployments::{Deployment, Fault};
 
 /// A request that is sent this much later than another is granted later, where the store keeps
 /// arrival order. A busy machine can delay a request for long before it arrives.
 const LATER: Duration = Duration::from_secs(1);
 
-/// Checks one round. `writes` is what the registers have counted since the beginning of the run.
+/// What was seen of one round.
+pub(super) struct Seen {
+    pub(super) events: Vec<Event>,
+    /// What the registers have counted since the beginning of the run.
+    pub(super) writes: fencelock_conformance::Seen,
+    pub(super) transactions: TransactionFigures,
+}
+
+/// Checks one round.
 pub(super) fn verdict(
     number: usize,
     played: Played,
-    writes: Seen,
+    seen: Seen,
     earlier: &mut EarlierRounds,
     deployment: &dyn Deployment,
     report: &StoreReport,
-) -> io::Result<Round> {
+) -> Round {
     let faults = played.faults.faults();
-    let events = merged(&played)?;
+    let Seen { events, writes, transactions } = seen;
     let failed_over = played.failed_over;
     let may_overlap = failed_over || faults.iter().any(|fault| deployment.may_overlap(*fault));
     let may_lose_data = failed_over || faults.iter().any(|fault| deployment.may_lose_data(*fault));
+    // Only the tables of the store are lost then, not those that its locks protect.
+    let may_lose_commits = failed_over
+        || faults.iter().any(|it| *it != Fault::DataLost && deployment.may_lose_data(*it));
     let undisturbed = faults.is_empty() && !failed_over;
     let rules = Rules {
         overlaps_are_admitted: may_overlap,
@@ -49,11 +60,13 @@ pub(super) fn verdict(
         unadmitted_overlaps: 0,
         cells: CellFigures::of(&events),
         writes: report.writes_of(writes),
+        transactions,
         recovered: recovered(&events, played.healed_at),
         errors: played.done.errors,
         violations: played.done.wrong,
         histories: None,
     };
+    round.violations.extend(transactions.violations(may_lose_commits));
     let before = earlier.as_events(&events);
     let (in_order, handed_on) = before
         .into_iter()
@@ -91,11 +104,11 @@ pub(super) fn verdict(
     if checked.money != 0 {
         round.violations.push(format!("the accounts have {} too much", checked.money));
     }
-    Ok(round)
+    round
 }
 
 /// All histories, with the ends that kills made.
-fn merged(played: &Played) -> io::Result<Vec<Event>> {
+pub(super) fn merged(played: &Played) -> io::Result<Vec<Event>> {
     let mut all = Vec::new();
     for file in std::fs::read_dir(&played.histories)? {
         let file = file?;
@@ -224,6 +237,10 @@ mod tests {
     }
 
     fn round_of(fault: Fault, events: &[Event]) -> Round {
+        round_with(fault, events, TransactionFigures::default())
+    }
+
+    fn round_with(fault: Fault, events: &[Event], transactions: TransactionFigures) -> Round {
         let options = Options {
             seed: 0,
             until: Until::Rounds(1),
@@ -237,6 +254,7 @@ mod tests {
                 locks: 1,
                 hold_at_most: Duration::ZERO,
                 ttl: Duration::from_secs(2),
+                transactions_percent: 0,
             },
         };
         let directory = tempfile::tempdir().unwrap();
@@ -252,9 +270,11 @@ mod tests {
             failed_over: false,
             recovery: Duration::ZERO,
         };
+        let events = merged(&played).unwrap();
+        let seen = Seen { events, writes: fencelock_conformance::Seen::default(), transactions };
         let report = StoreReport::of(&ByItsClock, profile(), &options);
         let mut earlier = EarlierRounds::default();
-        verdict(1, played, Seen::default(), &mut earlier, &ByItsClock, &report).unwrap()
+        verdict(1, played, seen, &mut earlier, &ByItsClock, &report)
     }
 
     #[test]
@@ -287,6 +307,16 @@ mod tests {
         let invoked = What::Invoked { how: How::Exclusive };
         let round = judged_besides(Fault::ClientsFrozen, ELECTION, &[invoked]);
         assert!(round.violations[0].contains("no candidate led"), "{round}");
+    }
+
+    /// Data that is lost is the store's, and not what its locks protect.
+    #[test]
+    fn a_commit_is_lost_only_where_the_profile_names_the_failover() {
+        let lost = TransactionFigures { lost_commits: 1, ..TransactionFigures::default() };
+        for fault in [Fault::DataLost, Fault::ClientsFrozen] {
+            let round = round_with(fault, &[], lost);
+            assert!(round.violations.iter().any(|it| it.starts_with("1 commit lost")), "{round}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::{torture, work};
 use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
+use crate::processes::database::OpenRegisters;
 use crate::processes::register::ProtectedRegister;
 
 /// Set for a program that is to be a peer.
@@ -24,20 +25,22 @@ pub(crate) const ASKED: &str = "FENCELOCK_CONFORMANCE_PEER";
 
 /// Becomes a peer process and never returns, if this program was executed as one. The first thing
 /// in the `main` of a program that calls [`run_against_url`](crate::run_against_url).
-pub fn peer_main_if_asked(connect: Connect) {
+///
+/// `registers` are those that peers write to in a torture test of a store that is in a database.
+pub fn peer_main_if_asked(connect: Connect, registers: Option<OpenRegisters>) {
     let harness: Arc<dyn Harness> = Arc::new(UrlHarness::of_peer(connect));
-    serve_if_asked(&[harness]);
+    serve_if_asked(&[harness], registers);
 }
 
 /// As [`peer_main_if_asked`], of the harness that the parent named, or of the only one.
-pub(crate) fn serve_if_asked(harnesses: &[Arc<dyn Harness>]) {
+pub(crate) fn serve_if_asked(harnesses: &[Arc<dyn Harness>], registers: Option<OpenRegisters>) {
     crate::processes::register::process::serve_if_asked();
     let Some(asked) = std::env::var_os(ASKED) else { return };
     let named = harnesses.iter().find(|harness| asked == harness.name());
     let Some(harness) = named.or(harnesses.first()) else { return };
     let served =
         match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
-            Ok(runtime) => runtime.block_on(serve(harness)),
+            Ok(runtime) => runtime.block_on(serve(harness, registers)),
             Err(error) => Err(failed(&error)),
         };
     match served {
@@ -54,7 +57,7 @@ fn failed(error: &impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidArgument, error.to_string())
 }
 
-async fn serve(harness: &Arc<dyn Harness>) -> Result<()> {
+async fn serve(harness: &Arc<dyn Harness>, registers: Option<OpenRegisters>) -> Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let Some(hello) = next::<Hello>(&mut lines).await? else { return Ok(()) };
     let locks = match harness.connect_peer(&hello.address, &hello.params).await {
@@ -68,7 +71,7 @@ async fn serve(harness: &Arc<dyn Harness>) -> Result<()> {
     say(&Reply { id: 0, answer: Answer::Done });
     let (calm, _) = watch::channel(0);
     let register = ProtectedRegister::checking();
-    let peer = Arc::new(State { locks, guards: Mutex::default(), register, calm });
+    let peer = Arc::new(State { locks, guards: Mutex::default(), register, registers, calm });
     while let Some(request) = next::<Request>(&mut lines).await? {
         let peer = peer.clone();
         tokio::spawn(async move {
@@ -104,6 +107,7 @@ struct State {
     locks: Locks,
     guards: Mutex<HashMap<u64, Guard>>,
     register: ProtectedRegister,
+    registers: Option<OpenRegisters>,
     /// How often work was to be finished.
     calm: watch::Sender<u64>,
 }
@@ -152,7 +156,8 @@ impl State {
                 Ok(Answer::Count(count.try_into().unwrap_or(u64::MAX)))
             }
             Want::Torture(shift) => {
-                let errors = torture::work(&self.locks, &shift, &self.calm.subscribe()).await?;
+                let calm = self.calm.subscribe();
+                let errors = torture::work(&self.locks, &shift, self.registers, &calm).await?;
                 Ok(Answer::Errors(errors))
             }
             Want::Sum { counter } => {

@@ -4,6 +4,7 @@ mod adding;
 mod leading;
 mod locks;
 mod ticking;
+mod transactions;
 
 use std::io;
 use std::time::Duration;
@@ -16,13 +17,16 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::history::{ClaimId, Worker};
+use crate::processes::database::OpenRegisters;
 use crate::processes::register::process::Registers;
 use crate::processes::workload::{Errors, NEVER_TWICE, ONCE, Shift, Workload};
+use transactions::Transactions;
 
 /// Works until `calm` changes, and finishes what was begun.
 pub(super) async fn work(
     locks: &Locks,
     shift: &Shift,
+    registers_in_database: Option<OpenRegisters>,
     calm: &watch::Receiver<u64>,
 ) -> Result<Errors> {
     let mut tasks = JoinSet::new();
@@ -32,7 +36,8 @@ pub(super) async fn work(
         for index in 0..workers {
             let registers = Registers::connect(&shift.register).await.map_err(|e| trouble(&e))?;
             let tools = Tools::of(locks, shift, index)?;
-            tasks.spawn(locks::Client { tools, registers }.work(calm.clone()));
+            let transactions = Transactions::of(shift, index, registers_in_database);
+            tasks.spawn(locks::Client { tools, registers, transactions }.work(calm.clone()));
         }
     }
     if shift.workload.uses_cells() && locks.profile().cells.is_some() {

@@ -75,7 +75,7 @@ async fn what_renew_does_not_answer_is_unknown_and_the_old_deadline_stands() {
     assert_eq!(store.count(renewal), asked, "and never after it");
 }
 
-/// Fault 9: memory, redis, sentinel, cluster, redlock
+/// Fault 9: memory, redis, sentinel, cluster, redlock, postgres, postgres-sync, pgbouncer
 #[tokio::test(start_paused = true)]
 async fn a_lost_renewal_reply_leaves_the_old_deadline() {
     let store = Scripted::leases();

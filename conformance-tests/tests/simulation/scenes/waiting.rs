@@ -213,7 +213,7 @@ async fn dropped_at_any_poll_it_is_released() {
     assert!(polls > 6, "{polls} polls are not every await");
 }
 
-/// Fault 4: memory, redis, sentinel, cluster, redlock, zookeeper, zookeeper-3
+/// Fault 4: memory, redis, sentinel, cluster, redlock, zookeeper, zookeeper-3, postgres, postgres-sync, pgbouncer
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_too_late_is_an_error_and_is_released() {
     let store = Scripted::leases();

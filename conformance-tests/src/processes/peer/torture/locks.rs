@@ -12,6 +12,7 @@ use rand::RngExt;
 use rand::seq::IteratorRandom;
 use tokio::time::{sleep, timeout};
 
+use super::transactions::Transactions;
 use super::{Calm, Tools};
 use crate::history::{ClaimId, What};
 use crate::how::How;
@@ -21,6 +22,7 @@ use crate::processes::workload::{Errors, is_account, lock_name};
 pub(super) struct Client {
     pub(super) tools: Tools,
     pub(super) registers: Registers,
+    pub(super) transactions: Option<Transactions>,
 }
 
 /// What came of asking for a lock, or for several.
@@ -191,10 +193,19 @@ impl Client {
             true => Some(self.registers.read(name, token).await?),
             false => None,
         };
+        // Made at once: later the guard would refuse what the database is to refuse.
+        let check = match (read, &self.transactions) {
+            (Some(_), Some(_)) => guard.check().ok(),
+            _ => None,
+        };
         if self.tools.random.random_range(0..2_000) == 0 {
             self.tools.hold_for_long(guard, claim).await;
-        } else {
-            sleep(self.tools.usual_hold()).await;
+        }
+        match (&mut self.transactions, check) {
+            (Some(transactions), Some(check)) if transactions.are_due(&mut self.tools) => {
+                transactions.run(&mut self.tools, name, &check, claim).await;
+            }
+            _ => sleep(self.tools.usual_hold()).await,
         }
         if let Some(values) = read {
             self.registers.write(name, token, values.one_more()).await?;
