@@ -1,0 +1,142 @@
+//! A server whose wall clock jumps: every lease in it depends on it, and no guarded write does.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fencelock_core::{ErrorKind, FencingToken};
+use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::servers::{PostgresOptions, ServerClock, TestPostgres};
+use tokio::time::Instant;
+
+use crate::support::*;
+
+/// A server, and the control of its clock.
+struct Skewed {
+    server: TestPostgres,
+    clock: ServerClock,
+}
+
+impl Skewed {
+    async fn start() -> Skewed {
+        let clock = ServerClock::of(&postgres()).expect("a clock");
+        let server = PostgresOptions::new().server(clock.program()).start().await;
+        Skewed { server: server.expect("a server starts"), clock }
+    }
+
+    /// Sets the clock to `seconds` after the right time.
+    async fn is_ahead_by(&self, seconds: i64) {
+        self.clock.is_ahead_by(seconds).expect("written");
+        let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later");
+        let right = i64::try_from(right.as_secs()).expect("soon");
+        until("the clock has jumped", async || {
+            let time =
+                sql(&self.server, "SELECT extract(epoch FROM clock_timestamp())::bigint").await;
+            let shown: i64 = time.parse().expect("a time");
+            (shown - right - seconds).abs() < 30
+        })
+        .await;
+    }
+}
+
+/// Row 33: the holder is notified, and the token still rises, also when the clock jumps back.
+/// Fault 33: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_whatever_the_servers_clock_does() {
+    let skewed = Skewed::start().await;
+    let server = &skewed.server;
+    let (one, other) = (direct(server, "ttl=4s").await, direct(server, "ttl=30s").await);
+    let mut last: Option<FencingToken> = None;
+    for seconds in [0, 40, 0, -40, 3600, -3600, 0] {
+        let held = acquire(&one, "lock").await;
+        assert!(last < Some(held.fencing_token()), "before {seconds}");
+        let waiters = [spawn_waiter(&other, "lock"), spawn_waiter(&one, "lock")];
+        until_queued(&one, "lock", 2).await;
+        skewed.is_ahead_by(seconds).await;
+        // Kept or lost, but never a holder without an expiry.
+        drop(held);
+        let tokens = in_turns(waiters).await;
+        assert!(tokens.len() == 2 && tokens.is_sorted(), "{seconds}: {tokens:?}");
+        assert!(last < Some(tokens[0]), "{seconds}: {tokens:?} after {last:?}");
+        last = tokens.last().copied();
+        drained(server).await;
+    }
+}
+
+/// Row 33: two clients believe that they hold the lock, and one of them writes.
+/// Fault 33: postgres (permitted: a jump ahead ends leases too early)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_jump_ahead_two_believe_and_one_of_them_can_write() {
+    let skewed = Skewed::start().await;
+    let (one, other) = (direct(&skewed.server, "ttl=4s").await, direct(&skewed.server, "").await);
+    table_of_writes(&skewed.server).await;
+    let held = acquire(&one, "lock").await;
+    let check = held.check().unwrap();
+    let waiter = spawn_waiter(&other, "lock");
+    until_queued(&one, "lock", 1).await;
+    let mut client = user(&skewed.server).await;
+    let transaction = client.transaction().await.unwrap();
+    fencelock_postgres::run_check(&transaction, &check).await.unwrap();
+    skewed.is_ahead_by(40).await;
+    // A transaction that has checked keeps the lock, whatever the clock says.
+    tokio::time::sleep(ms(1200)).await;
+    assert!(!waiter.is_finished(), "granted before the commit");
+    write(&transaction, 1).await;
+    transaction.commit().await.unwrap();
+    let next = until_granted(waiter).await;
+    assert!(next.fencing_token() > held.fencing_token());
+    guarded_write(&skewed.server, &next, 2).await.unwrap();
+    let client = user(&skewed.server).await;
+    let stale = fencelock_postgres::run_check(&client, &check).await.unwrap_err();
+    assert_kind(&stale, ErrorKind::Lost);
+    soon("the holder is notified", held.lost()).await;
+    drop(held);
+    assert!(is_busy(&one, "lock").await);
+    assert_eq!(writes(&skewed.server).await, "1,2");
+    release(next).await;
+    drained(&skewed.server).await;
+}
+
+/// Row 35: its leases end one percent too early. The validity of a hold is shorter still, by the
+/// margin of `validity::lease_end`.
+/// Fault 35: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts() {
+    let Skewed { server, clock } = Skewed::start().await;
+    let proxy = Proxy::framed(server.addr(), framing::postgres).await.unwrap();
+    let testbed = Testbed { server, proxy };
+    let began = Instant::now();
+    let ticking = tokio::spawn(async move {
+        loop {
+            let ahead = i64::try_from(began.elapsed().as_micros() / 100).expect("soon");
+            clock.is_ahead_by_micros(ahead).expect("written");
+            tokio::time::sleep(ms(1)).await;
+        }
+    });
+    for _ in 0..3 {
+        // On connections of their own, since a reset heals the other one.
+        let (near, far) =
+            (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=2500ms").await);
+        let held = acquire(&far, "lock").await;
+        let waiter = spawn_waiter(&near, "lock");
+        until_queued(&near, "lock", 1).await;
+        testbed.proxy.black_hole(Direction::ToServer);
+        testbed.proxy.black_hole(Direction::ToClient);
+        let next = until_granted(waiter).await;
+        assert!(!held.is_held(), "held {:?} too long", held.remaining());
+        release(next).await;
+        testbed.proxy.heal().await.unwrap();
+    }
+    let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    let shown: u128 = sql(&testbed.server, now).await.parse().expect("a time");
+    let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
+    assert!(shown > right + began.elapsed().as_micros() / 200, "its clock was not fast");
+    ticking.abort();
+    drained(&testbed.server).await;
+}
+
+/// The program that the tests start.
+fn postgres() -> String {
+    fencelock_testkit::servers::postgres_program()
+        .expect("it is installed")
+        .into_string()
+        .expect("a path in UTF-8")
+}

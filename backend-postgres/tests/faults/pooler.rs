@@ -1,0 +1,283 @@
+//! pgbouncer between the clients and the server: it gives each transaction to any of a few sessions.
+
+use fencelock_conformance::How;
+use fencelock_conformance::checker::{Rules, assert_clean};
+use fencelock_conformance::history::Worker;
+use fencelock_core::{ErrorKind, Locks};
+use fencelock_testkit::servers::{PgBouncerOptions, PoolMode, TestPgBouncer, TestPostgres};
+use futures_util::future::join_all;
+use tokio::time::{Duration, Instant};
+
+use crate::support::*;
+
+async fn pooled(server: &TestPostgres, options: PgBouncerOptions) -> TestPgBouncer {
+    options.start(server.addr()).await.expect("pgbouncer starts")
+}
+
+async fn through(pooler: &TestPgBouncer, params: &str) -> Locks {
+    connect(&format!("{}?{params}", pooler.url())).await
+}
+
+/// In session mode notifications arrive; in transaction mode waiters look ten times a second instead, and no
+/// statement has a name.
+/// Fault 54: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_mode_of_the_pooler_is_found_out() {
+    let server = start().await;
+    for (mode, tells) in [(PoolMode::Session, true), (PoolMode::Transaction, false)] {
+        let pooler = pooled(&server, PgBouncerOptions::new().mode(mode)).await;
+        let (one, other) = (through(&pooler, "ttl=30s").await, through(&pooler, "ttl=30s").await);
+        let mut late = Vec::new();
+        for _ in 0..5 {
+            let held = acquire(&one, "lock").await;
+            let waiter = spawn_waiter(&other, "lock");
+            until_queued(&one, "lock", 1).await;
+            tokio::time::sleep(ms(30)).await;
+            release(held).await;
+            let released = Instant::now();
+            let guard = until_granted(waiter).await;
+            late.push(released.elapsed());
+            release(guard).await;
+        }
+        late.sort_unstable();
+        match tells {
+            true => assert!(late[2] < ms(50), "not told: {late:?}"),
+            false => assert!(late[4] < ms(100) + SLACK, "not within a look: {late:?}"),
+        }
+        let named = "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^fencelock_' \
+                     AND EXISTS (SELECT FROM pg_prepared_statements)";
+        assert_eq!(sql(&server, named).await, "0");
+        drained(&server).await;
+    }
+}
+
+/// All sessions of the pool are others': a typed error in time, and then it works.
+/// Faults 40, 53: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_is_exhausted_is_reported_and_waited_for() {
+    let server = start().await;
+    let pooler = pooled(&server, PgBouncerOptions::new().pool_size(2)).await;
+    let locks = through(&pooler, "ttl=30s").await;
+    let kept = acquire(&locks, "kept").await;
+    let mut others = Vec::new();
+    for _ in 0..2 {
+        let (client, connection) =
+            tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute("BEGIN; SELECT 1").await.unwrap();
+        others.push(client);
+    }
+    let asked = Instant::now();
+    assert_kind(&acquire_error(&locks, "lock", ms(1500)).await, ErrorKind::Unreachable);
+    assert!(asked.elapsed() < ms(1500) + SLACK, "{:?}", asked.elapsed());
+    let error = connect_error(&pooler.url()).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    let waiter = spawn_waiter(&locks, "lock");
+    drop(others);
+    release(until_granted(waiter).await).await;
+    until_renewed(&locks, &kept, ms(30_000)).await;
+    release(kept).await;
+    drained(&server).await;
+}
+
+/// Nor has pgbouncer room for more clients.
+/// Faults 40, 53: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_without_room_for_clients_is_reported_and_waited_for() {
+    let server = start().await;
+    let pooler = pooled(&server, PgBouncerOptions::new()).await;
+    let locks = through(&pooler, "ttl=30s").await;
+    let kept = acquire(&locks, "lock").await;
+    pooler.console("SET max_client_conn = 1").await.unwrap();
+    let error = connect_error(&pooler.url()).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error_chain(&error).contains("no more connections allowed"), "{error}");
+    pooler.console("SET max_client_conn = 100").await.unwrap();
+    let newcomer = through(&pooler, "").await;
+    assert!(is_busy(&newcomer, "lock").await);
+    release(kept).await;
+    drained(&server).await;
+}
+
+/// An operator pauses it, for a switch of the server for example.
+/// Fault 53: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_pooler_is_paused_everything_is_bounded_and_then_continues() {
+    let server = start().await;
+    let pooler = pooled(&server, PgBouncerOptions::new()).await;
+    let locks = through(&pooler, "ttl=30s").await;
+    let (kept, given) = (acquire(&locks, "kept").await, acquire(&locks, "given").await);
+    let waiter = spawn_waiter(&locks, "kept");
+    until_queued(&locks, "kept", 1).await;
+    pooler.console("PAUSE").await.unwrap();
+    let releasing = tokio::spawn(given.release());
+    let asked = Instant::now();
+    assert_kind(&acquire_error(&locks, "other", ms(1500)).await, ErrorKind::Unreachable);
+    assert!(asked.elapsed() < ms(1500) + SLACK, "{:?}", asked.elapsed());
+    let fresh = spawn_waiter(&locks, "fresh");
+    // Longer than two answers may take: the connection is replaced, while it is paused.
+    tokio::time::sleep(ms(5000)).await;
+    pooler.console("RESUME").await.unwrap();
+    soon("the release succeeds", releasing).await.unwrap().unwrap();
+    release(until_granted(fresh).await).await;
+    until_renewed(&locks, &kept, ms(30_000)).await;
+    release(kept).await;
+    release(until_granted(waiter).await).await;
+    drained(&server).await;
+}
+
+/// Faults 20, 53: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_or_a_server_that_restarts_ends_no_hold_and_no_place() {
+    let server = start().await;
+    let pooler = pooled(&server, PgBouncerOptions::new()).await;
+    let (one, other) = (through(&pooler, "ttl=20s").await, through(&pooler, "ttl=20s").await);
+    let kept = acquire(&one, "kept").await;
+    let mut blocker = acquire(&one, "wanted").await;
+    for round in 0..4 {
+        let waiter = spawn_waiter(&other, "wanted");
+        until_queued(&one, "wanted", 1).await;
+        if round % 2 == 0 {
+            pooler.restart().await.unwrap();
+        } else {
+            server.restart().await.unwrap();
+        }
+        let token = blocker.fencing_token();
+        release(blocker).await;
+        blocker = until_granted(waiter).await;
+        assert!(blocker.fencing_token() > token);
+        until_renewed(&one, &kept, ms(20_000)).await;
+    }
+    release(blocker).await;
+    release(kept).await;
+    drained(&server).await;
+}
+
+/// The server is gone while the pooler stays: its own error, and then it works.
+/// Faults 20, 53: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_without_its_server_is_reported_and_waited_for() {
+    let server = start().await;
+    let pooler = pooled(&server, PgBouncerOptions::new()).await;
+    let locks = through(&pooler, "ttl=30s").await;
+    let kept = acquire(&locks, "kept").await;
+    server.kill().unwrap();
+    let error = acquire_error(&locks, "lock", ms(1500)).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    let error = connect_error(&pooler.url()).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    let waiter = spawn_waiter(&locks, "lock");
+    server.restart().await.unwrap();
+    release(until_granted(waiter).await).await;
+    until_renewed(&locks, &kept, ms(30_000)).await;
+    release(kept).await;
+    drained(&server).await;
+}
+
+/// A pooler that is put between, or changes its mode, while clients are connected: what is prepared in one
+/// session is called in another one.
+/// Fault 54: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_that_changes_from_sessions_to_transactions_is_noticed() {
+    let server = start().await;
+    let options = PgBouncerOptions::new().mode(PoolMode::Session).pool_size(8);
+    let pooler = pooled(&server, options).await;
+    let (one, other) = (through(&pooler, "ttl=20s").await, through(&pooler, "ttl=20s").await);
+    let kept = acquire(&one, "kept").await;
+    pooler.console("SET pool_mode = 'transaction'").await.unwrap();
+    for round in 0..20 {
+        let name = format!("lock-{}", round % 3);
+        let (mine, theirs) = tokio::join!(acquire(&one, &name), acquire(&other, "theirs"));
+        release(mine).await;
+        release(theirs).await;
+    }
+    until_renewed(&one, &kept, ms(20_000)).await;
+    release(kept).await;
+    drained(&server).await;
+}
+
+/// Names how long the long run takes, in seconds.
+const SECONDS: &str = "FENCELOCK_POOL_SECONDS";
+
+/// Two programs of which one names its statements as the library would, and two clients, in a pool of one
+/// session: never is another's statement called.
+/// Fault 54: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_programs_in_a_pool_of_one_session_never_call_each_others_statements() {
+    two_programs(Duration::from_secs(3)).await;
+}
+
+/// The same, for as many seconds as `FENCELOCK_POOL_SECONDS` says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes ten minutes, or FENCELOCK_POOL_SECONDS"]
+async fn two_programs_in_a_pool_of_one_session_for_long() {
+    let seconds = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
+    two_programs(Duration::from_secs(seconds.unwrap_or(600))).await;
+}
+
+async fn two_programs(during: Duration) {
+    let server = start().await;
+    let pooler = pooled(&server, PgBouncerOptions::new().pool_size(1)).await;
+    // Two clients with schemas of their own: another's statement would lock in the wrong one.
+    let clients = [
+        through(&pooler, "ttl=20s&schema=one").await,
+        through(&pooler, "ttl=20s&schema=two").await,
+    ];
+    let end = Instant::now() + during;
+    let work = clients.iter().map(async |locks| {
+        let rounds = (0..3).map(async |n| {
+            let mut worker = Worker::new();
+            let mut rounds = 0_u64;
+            while Instant::now() < end {
+                let acquired =
+                    worker.acquire(locks, &format!("lock-{}", n % 2), How::Exclusive).await;
+                let (guard, claim) = acquired.expect("granted");
+                let released = worker.release(guard, &claim).await;
+                released.expect("released");
+                rounds += 1;
+            }
+            (rounds, worker.into_events())
+        });
+        join_all(rounds).await
+    });
+    // A program that is not careful: its named statements stay in the session that all share.
+    let careless = async {
+        let (mut called, mut refused) = (0_u64, 0_u64);
+        while Instant::now() < end {
+            let (client, connection) =
+                tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls)
+                    .await
+                    .expect("connected");
+            tokio::spawn(connection);
+            match client.prepare("SELECT 'careless'::text").await {
+                Ok(statement) => match client.query(&statement, &[]).await {
+                    Ok(rows) => {
+                        assert_eq!(rows[0].get::<_, String>(0), "careless");
+                        called += 1;
+                    }
+                    Err(_) => refused += 1,
+                },
+                Err(_) => refused += 1,
+            }
+            tokio::time::sleep(ms(20)).await;
+        }
+        (called, refused)
+    };
+    let (of_clients, (called, refused)) = tokio::join!(join_all(work), careless);
+    let mut rounds = Vec::new();
+    for of_client in of_clients {
+        let (counts, events): (Vec<u64>, Vec<_>) = of_client.into_iter().unzip();
+        assert_clean(events.into_iter().flatten().collect(), Rules::default());
+        rounds.push(counts.iter().sum::<u64>());
+    }
+    println!(
+        "{rounds:?} rounds of the clients; of the other program {called} calls, {refused} refused"
+    );
+    assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
+    assert!(called + refused > 5);
+    for schema in ["one", "two"] {
+        let left = server.tables(schema).claims("").await.expect("the tables are read");
+        assert!(left.is_empty(), "{left:?}");
+    }
+    assert_no_panics();
+}

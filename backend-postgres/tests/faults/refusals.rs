@@ -1,0 +1,224 @@
+//! Servers that refuse: a login, a right, a schema, one more connection.
+
+use std::time::Duration;
+
+use fencelock_core::{Error, ErrorKind};
+use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
+use tokio::time::Instant;
+
+use crate::support::*;
+
+/// The URL of another role.
+async fn role(server: &TestPostgres, name: &str) -> String {
+    server.create_role(name, "pw").await.expect("it is created");
+    let whole = format!("fencelock:{}@", server.password());
+    server.url().replace(&whole, &format!("{name}:pw@"))
+}
+
+fn assert_refused(error: &Error, says: &str) {
+    assert_kind(error, ErrorKind::Refused);
+    assert!(!error.is_retryable());
+    assert!(error_chain(error).contains(says), "{}", error_chain(error));
+}
+
+/// Row 41, lesson 30.
+/// Fault 41: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_login_is_final_at_once_and_its_password_is_not_shown() {
+    let server = start().await;
+    let asked = Instant::now();
+    for (login, says) in [
+        ("fencelock:wr0ng@", "check the URL's user and password"),
+        ("nobody:wr0ng@", "check the URL's user and password"),
+        ("fencelock@", "check the URL's user and password"),
+    ] {
+        let url = format!("postgres://{login}{}/postgres", server.addr());
+        let error = soon("it is refused", try_connect(&url)).await.unwrap_err();
+        assert_refused(&error, says);
+        let shown = format!("{error} {error:?} {error:#?} {}", error_chain(&error));
+        assert!(!shown.contains("wr0ng"), "{shown}");
+    }
+    let url =
+        server.url().replace("/postgres", "/elsewhere").replace("postgres://", "postgresql://");
+    assert_refused(&try_connect(&url).await.unwrap_err(), "database that does not exist");
+    assert!(asked.elapsed() < ms(4000), "four refusals took {:?}", asked.elapsed());
+}
+
+/// Row 41: a password that is changed at the server first. Clients notice when they reconnect, and
+/// wait for as long as for a server that is down.
+/// Fault 41: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_that_is_being_changed_is_waited_for() {
+    let server = start().await;
+    let patient = direct(&server, "ttl=60s").await;
+    let hasty = direct(&server, "ttl=60s&unreachable_after=1s").await;
+    let held = acquire(&patient, "held").await;
+    let waiter = spawn_waiter(&patient, "held");
+    until_queued(&patient, "held", 1).await;
+    sql(&server, "ALTER ROLE fencelock PASSWORD 'changed'").await;
+    server.end_sessions().await.unwrap();
+    let fresh = spawn_waiter(&patient, "fresh");
+    let releasing = tokio::spawn(held.release());
+    until("it is refused", async || {
+        let error = soon("it ends", hasty.lock("lock").acquire()).await.expect_err("refused");
+        error.kind() == ErrorKind::Refused
+            && error_chain(&error).contains("check the URL's user and password")
+    })
+    .await;
+    assert!(!fresh.is_finished() && !waiter.is_finished() && !releasing.is_finished());
+    let back = format!("ALTER ROLE fencelock PASSWORD '{}'", server.password());
+    sql(&server, &back).await;
+    soon("the release succeeds", releasing).await.unwrap().unwrap();
+    release(until_granted(fresh).await).await;
+    release(until_granted(waiter).await).await;
+    drained(&server).await;
+}
+
+/// A role without the right to create the schema, or to use it.
+/// Faults 41, 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_without_rights_is_refused_with_the_command_and_works_with_those_that_it_names() {
+    let server = start().await;
+    let jobs = role(&server, "jobs").await;
+    // The schema is missing, and the role may not create it.
+    assert_refused(&try_connect(&jobs).await.unwrap_err(), "fencelock postgres schema");
+    drop(direct(&server, "").await);
+    assert_refused(&try_connect(&jobs).await.unwrap_err(), "a right is missing");
+    let script = fencelock_postgres::schema::script("fencelock");
+    let grants = script.lines().filter_map(|line| line.strip_prefix("--   "));
+    // Those of a program; an operator's follow.
+    let grants = grants.filter(|line| line.starts_with("GRANT") && line.ends_with(" PROGRAM;"));
+    let grants: String = grants.map(|line| line.replace("PROGRAM", "jobs")).collect();
+    assert!(grants.contains("GRANT EXECUTE"), "{script}");
+    sql(&server, &grants).await;
+    let locks = connect(&format!("{jobs}?ttl=2s")).await;
+    let held = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
+    until_renewed(&locks, &held, ms(2000)).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
+    // A right that is taken back is an error at once, too.
+    sql(&server, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA fencelock FROM jobs").await;
+    let error = soon("it is refused", locks.lock("lock").acquire()).await.unwrap_err();
+    assert_refused(&error, "a right is missing");
+    drained(&server).await;
+}
+
+/// A schema that the owner's migrations make.
+/// Fault 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_or_older_schema_is_refused_with_the_command_unless_it_may_be_made() {
+    let server = start().await;
+    let never = with_params(&server, "create=never");
+    assert_refused(&try_connect(&never).await.unwrap_err(), "fencelock postgres schema");
+    assert_eq!(sql(&server, "SELECT to_regnamespace('fencelock')").await, "");
+    // Half of it, of another program: the functions are missing.
+    sql(&server, "CREATE SCHEMA fencelock AUTHORIZATION fencelock").await;
+    assert_refused(&try_connect(&never).await.unwrap_err(), "fencelock postgres schema");
+    user(&server)
+        .await
+        .batch_execute(&fencelock_postgres::schema::script("fencelock"))
+        .await
+        .unwrap();
+    let locks = connect(&never).await;
+    release(acquire(&locks, "lock").await).await;
+    let version = |version: i32| {
+        format!(
+            "CREATE OR REPLACE FUNCTION fencelock.version() RETURNS int LANGUAGE sql AS 'SELECT {version}'"
+        )
+    };
+    sql(&server, &version(0)).await;
+    assert_refused(&try_connect(&never).await.unwrap_err(), "fencelock postgres schema");
+    // A newer one has the functions of this version too.
+    sql(&server, &version(2)).await;
+    for url in [&never, &server.url()] {
+        let locks = connect(url).await;
+        release(acquire(&locks, "lock").await).await;
+    }
+    assert_eq!(sql(&server, "SELECT fencelock.version()").await, "2");
+    // An older one is completed, where that is allowed.
+    sql(&server, &version(0)).await;
+    let locks = connect(&server.url()).await;
+    release(acquire(&locks, "lock").await).await;
+    assert_eq!(sql(&server, "SELECT fencelock.version()").await, "1");
+    drained(&server).await;
+}
+
+/// Many programs that start at once, with no schema there.
+/// Fault 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_start_at_once_make_one_schema() {
+    let server = start().await;
+    let url = server.url();
+    let all = (0..8).map(|_| connect_once(&url));
+    let all = soon("all connect", futures_util::future::join_all(all)).await;
+    for locks in all {
+        release(acquire(&locks.unwrap(), "lock").await).await;
+    }
+    drained(&server).await;
+}
+
+/// Row 40.
+/// Fault 40: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_room_for_connections_is_reported_and_waited_for() {
+    let options = PostgresOptions::new().setting("max_connections", "10");
+    let server = options.setting("max_wal_senders", "0").start().await.unwrap();
+    let locks = direct(&server, "ttl=20s").await;
+    let kept = acquire(&locks, "lock").await;
+    let mut others = Vec::new();
+    let full = async {
+        while let Ok((client, connection)) =
+            tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await
+        {
+            tokio::spawn(connection);
+            others.push(client);
+        }
+    };
+    soon("it is full", full).await;
+    let error = connect_error(&server.url()).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error_chain(&error).contains("no more connections"), "{error}");
+    // The connected client works, until it has to reconnect.
+    release(acquire(&locks, "other").await).await;
+    let ours = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
+                WHERE application_name ~ '^fencelock_'";
+    sql(&server, ours).await;
+    let taken = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await;
+    if let Ok((client, connection)) = taken {
+        tokio::spawn(connection);
+        others.push(client);
+    }
+    let fresh = spawn_waiter(&locks, "lock");
+    drop(others);
+    until_queued(&locks, "lock", 1).await;
+    until_renewed(&locks, &kept, ms(20_000)).await;
+    release(kept).await;
+    release(until_granted(fresh).await).await;
+    drained(&server).await;
+}
+
+/// Something else has the schema's name, or that of a table.
+/// Fault 43: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_table_in_the_way_is_an_error_and_is_not_destroyed() {
+    let server = start().await;
+    let foreign = "CREATE SCHEMA fencelock; CREATE TABLE fencelock.locks (theirs int); \
+                   INSERT INTO fencelock.locks VALUES (7); CREATE SCHEMA own; \
+                   CREATE TABLE own.claims (theirs int)";
+    user(&server).await.batch_execute(foreign).await.unwrap();
+    for schema in ["fencelock", "own"] {
+        let connecting = connect_once(&with_params(&server, &format!("schema={schema}"))).await;
+        let error = match connecting {
+            Err(error) => error,
+            Ok(locks) => {
+                let locks = locks.lock("lock").wait_at_most(Duration::from_secs(1));
+                soon("it ends", locks.acquire()).await.expect_err("these are not its tables")
+            }
+        };
+        assert!(matches!(error.kind(), ErrorKind::Refused), "{}", error_chain(&error));
+        assert!(error_chain(&error).contains("SQLSTATE"), "{}", error_chain(&error));
+    }
+    assert_eq!(sql(&server, "SELECT theirs FROM fencelock.locks").await, "7");
+}

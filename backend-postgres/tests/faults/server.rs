@@ -1,0 +1,205 @@
+//! A server that restarts, crashes, freezes, does not serve, is held up, or loses data.
+
+use std::time::Duration;
+
+use fencelock_core::{ErrorKind, Guard, Locks};
+use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::Instant;
+
+use crate::support::*;
+
+/// A holder and three waiters in two clients, before a fault.
+async fn held_and_wanted(
+    one: &Locks,
+    other: &Locks,
+) -> (Guard, Vec<tokio::task::JoinHandle<fencelock_core::Result<Guard>>>) {
+    let kept = acquire(one, "lock").await;
+    let mut waiters = Vec::new();
+    for locks in [other, one, other] {
+        waiters.push(spawn_waiter(locks, "lock"));
+        until_queued(locks, "lock", waiters.len()).await;
+    }
+    (kept, waiters)
+}
+
+/// Row 18: a crash, and its recovery. A grant was on the disk before it was answered; a place in the queue
+/// may be lost, and is taken anew.
+/// Fault 18: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_crash_the_holder_still_has_the_lock_and_all_waiters_get_it() {
+    let server = PostgresOptions::new().durable().start().await.unwrap();
+    let (one, other) = (direct(&server, "ttl=12s").await, direct(&server, "ttl=12s").await);
+    let (kept, waiters) = held_and_wanted(&one, &other).await;
+    for _ in 0..2 {
+        server.kill().unwrap();
+        server.restart().await.unwrap();
+        assert!(is_busy(&other, "lock").await);
+        until_renewed(&one, &kept, ms(12_000)).await;
+    }
+    let token = kept.fencing_token();
+    release(kept).await;
+    let tokens = in_turns(waiters).await;
+    assert!(tokens.len() == 3 && tokens.is_sorted() && tokens[0] > token, "{tokens:?}, {token:?}");
+    drained(&server).await;
+}
+
+/// The death of any process of the server makes it end all sessions and recover.
+/// Fault 50: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_death_of_another_backend_the_holder_still_has_the_lock() {
+    let server = PostgresOptions::new().durable().start().await.unwrap();
+    let (one, other) = (direct(&server, "ttl=12s").await, direct(&server, "ttl=12s").await);
+    let mut last = None;
+    for _ in 0..2 {
+        let (kept, waiters) = held_and_wanted(&one, &other).await;
+        assert!(last < Some(kept.fencing_token()));
+        server.kill_backend().await.unwrap();
+        assert!(is_busy(&other, "lock").await);
+        until_renewed(&one, &kept, ms(12_000)).await;
+        let token = kept.fencing_token();
+        release(kept).await;
+        let tokens = in_turns(waiters).await;
+        assert!(tokens.len() == 3 && tokens.is_sorted() && tokens[0] > token, "{tokens:?}");
+        last = tokens.last().copied();
+    }
+    drained(&server).await;
+}
+
+/// Row 19.
+/// Fault 19: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards() {
+    let server = start().await;
+    let locks = direct(&server, "ttl=1s").await;
+    let held = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
+    let frozen = locks.now();
+    server.freeze().await.unwrap();
+    let asked = Instant::now();
+    let lock = locks.lock("other").wait_at_most(ms(1500));
+    let error = soon("a bounded wait ends", lock.acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(asked.elapsed() < ms(1500) + SLACK);
+    assert_lost_in_time(&locks, &held, frozen, ms(1000)).await;
+    server.thaw().unwrap();
+    let next = until_granted(waiter).await;
+    assert!(next.fencing_token() > held.fencing_token());
+    until_renewed(&locks, &next, ms(1000)).await;
+    release(next).await;
+    drop(held);
+    drained(&server).await;
+}
+
+/// Row 20: a server that is told to end waits for its clients, and serves no new ones: 57P03, as while it
+/// starts.
+/// Fault 20: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_serve_is_reported_and_waited_for() {
+    let server = start().await;
+    let locks = direct(&server, "ttl=20s").await;
+    let kept = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
+    let id = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(id, Signal::TERM).unwrap();
+    until("it serves no new clients", async || {
+        let error = connect_error(&server.url()).await;
+        assert_kind(&error, ErrorKind::Unreachable);
+        error_chain(&error).contains("starting or stopping")
+    })
+    .await;
+    // The session that it waits for still works.
+    release(acquire(&locks, "other").await).await;
+    let fresh = tokio::spawn({
+        let url = with_params(&server, "ttl=20s");
+        async move { connect(&url).await.lock("lock").acquire().await }
+    });
+    server.restart().await.unwrap();
+    until_renewed(&locks, &kept, ms(20_000)).await;
+    release(kept).await;
+    assert_eq!(in_turns([waiter, fresh]).await.len(), 2);
+    drained(&server).await;
+}
+
+/// A migration, a dump or another program's lock holds all steps up: they end with an error in time, and
+/// go on after it.
+/// Fault 51: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_tables_are_locked_everything_is_bounded_and_then_continues() {
+    let server = start().await;
+    let locks = direct(&server, "ttl=20s").await;
+    let (kept, given) = (acquire(&locks, "kept").await, acquire(&locks, "given").await);
+    let waiter = spawn_waiter(&locks, "kept");
+    until_queued(&locks, "kept", 1).await;
+    let user = locked(&server).await;
+    let releasing = tokio::spawn(given.release());
+    let asked = Instant::now();
+    let error = acquire_error(&locks, "other", ms(1500)).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(asked.elapsed() < ms(1500) + SLACK);
+    let fresh = spawn_waiter(&locks, "fresh");
+    drop(user);
+    soon("the release succeeds", releasing).await.unwrap().unwrap();
+    release(until_granted(fresh).await).await;
+    until_renewed(&locks, &kept, ms(20_000)).await;
+    release(kept).await;
+    release(until_granted(waiter).await).await;
+    drained(&server).await;
+}
+
+/// A user that has locked the table of the locks until it is dropped.
+async fn locked(server: &TestPostgres) -> tokio_postgres::Client {
+    let user = user(server).await;
+    let lock = "BEGIN; LOCK TABLE fencelock.locks IN EXCLUSIVE MODE";
+    user.batch_execute(lock).await.expect("the table is locked");
+    user
+}
+
+/// Row 25: rows that are deleted by hand.
+/// Fault 25: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleted_rows_are_noticed_by_the_next_renewal_and_the_token_still_rises() {
+    let server = start().await;
+    let (one, other) = (direct(&server, "ttl=3s").await, direct(&server, "ttl=30s").await);
+    for delete in [
+        "DELETE FROM fencelock.locks; DELETE FROM fencelock.claims",
+        "TRUNCATE fencelock.locks, fencelock.claims, fencelock.processes",
+    ] {
+        let lost = acquire(&one, "lock").await;
+        let waiter = spawn_waiter(&other, "lock");
+        until_queued(&one, "lock", 1).await;
+        sql(&server, delete).await;
+        let deleted = Instant::now();
+        soon("the holder is notified", lost.lost()).await;
+        assert!(deleted.elapsed() < ms(1000) + SLACK, "not by its next renewal");
+        let next = until_granted(waiter).await;
+        assert!(next.fencing_token() > lost.fencing_token());
+        let releasing = soon("its release ends", lost.release()).await;
+        assert_kind(&releasing.unwrap_err(), ErrorKind::NotHeld);
+        release(next).await;
+        drained(&server).await;
+    }
+}
+
+/// A schema that was dropped: an error that says how to make it again, and it is made by the next client.
+/// Fault 25: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_was_dropped_is_reported() {
+    let server = start().await;
+    let locks = direct(&server, "ttl=3s").await;
+    let lost = acquire(&locks, "lock").await;
+    sql(&server, "DROP SCHEMA fencelock CASCADE").await;
+    let error = acquire_error(&locks, "other", Duration::from_secs(1)).await;
+    assert!(error_chain(&error).contains("fencelock postgres schema"), "{}", error_chain(&error));
+    soon("the holder is notified", lost.lost()).await;
+    let token = lost.fencing_token();
+    drop(lost);
+    let again = direct(&server, "").await;
+    let guard = acquire(&again, "lock").await;
+    assert!(guard.fencing_token() > token);
+    release(guard).await;
+    release(acquire(&locks, "lock").await).await;
+    drained(&server).await;
+}

@@ -1,0 +1,102 @@
+//! Databases, roles and servers with settings of their own.
+
+use fencelock_core::{ErrorKind, Locks};
+use fencelock_testkit::servers::PostgresOptions;
+
+use crate::support::*;
+
+/// A waiter behind a holder in two clients, with renewals, readers, and what is left.
+async fn works(one: &Locks, other: &Locks) {
+    let held = acquire(one, "lock").await;
+    let waiters = [spawn_waiter(other, "lock"), spawn_waiter(one, "lock")];
+    until_queued(one, "lock", 2).await;
+    until_renewed(one, &held, ms(2000)).await;
+    let token = held.fencing_token();
+    release(held).await;
+    let tokens = in_turns(waiters).await;
+    assert!(tokens.len() == 2 && tokens[0] > token, "{tokens:?}");
+    let readers = [one.rw_lock("doc").read(), other.rw_lock("doc").read()];
+    for reader in readers {
+        release(soon("a reader is granted", reader.acquire()).await.expect("granted")).await;
+    }
+}
+
+/// Fault 58: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_of_the_role_change_nothing() {
+    let server = start().await;
+    for setting in [
+        "default_transaction_isolation = 'serializable'",
+        "default_transaction_isolation = 'repeatable read'",
+        "statement_timeout = '50ms'",
+        "idle_session_timeout = '200ms'",
+        "idle_in_transaction_session_timeout = '10ms'",
+        "lock_timeout = '1ms'",
+        "synchronous_commit = off",
+        "search_path = ''",
+        "bytea_output = 'escape'",
+        "client_encoding = 'LATIN1'",
+        "timezone = 'Asia/Kathmandu'",
+        "standard_conforming_strings = off",
+        "application_name = 'other'",
+    ] {
+        println!("{setting}");
+        sql(&server, &format!("ALTER ROLE fencelock SET {setting}")).await;
+        let (one, other) = (direct(&server, "ttl=2s").await, direct(&server, "ttl=2s").await);
+        works(&one, &other).await;
+        // Longer than a session may be idle.
+        tokio::time::sleep(ms(300)).await;
+        works(&other, &one).await;
+        sql(&server, "ALTER ROLE fencelock RESET ALL").await;
+        drained(&server).await;
+    }
+}
+
+/// A role that may only read by default: an error that says so.
+/// Fault 58: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_role_is_refused_with_the_reason() {
+    let server = start().await;
+    sql(&server, "ALTER ROLE fencelock SET default_transaction_read_only = on").await;
+    let error = connect_error(&server.url()).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error_chain(&error).contains("is read-only"), "{error}");
+}
+
+/// Names are bytes, whatever the database makes of texts.
+/// Fault 42: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_name_is_a_lock_of_its_own_in_databases_of_any_encoding() {
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let options = PostgresOptions::new().initdb("-E").initdb(encoding).initdb("--locale=C");
+        let server = options.start().await.unwrap();
+        let locks = direct(&server, "").await;
+        let other = direct(&server, "").await;
+        let names = ["ä", "a\u{308}", "€", "日本", "\u{1F512}", "a'b\"c\\d", "A", "a", "\u{7f}"];
+        let mut held = Vec::new();
+        for name in names {
+            held.push(acquire(&locks, name).await);
+        }
+        for name in names {
+            assert!(is_busy(&other, name).await, "{name:?} in {encoding}");
+        }
+        for guard in held {
+            release(guard).await;
+        }
+        drained(&server).await;
+    }
+}
+
+/// fsync and full_page_writes are reported in the profile, as is a standby for which no commit waits.
+/// Fault 58: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_that_weaken_locks_are_reported_in_the_profile() {
+    let dangers = async |options: PostgresOptions| {
+        let server = options.start().await.unwrap();
+        direct(&server, "").await.profile().exclusion_fails_when.join("; ")
+    };
+    assert!(dangers(PostgresOptions::new()).await.contains("fsync"));
+    assert!(!dangers(PostgresOptions::new().durable()).await.contains("fsync"));
+    let torn = PostgresOptions::new().durable().setting("full_page_writes", "off");
+    assert!(dangers(torn).await.contains("full_page_writes"));
+}

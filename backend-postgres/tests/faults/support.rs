@@ -1,0 +1,195 @@
+//! Shared by the tests: a server, with a proxy, clients of the library and of the user's own.
+//!
+//! Bounds are generous: they distinguish late on a busy machine from never, and are not promises.
+
+use std::sync::{Mutex, Once, PoisonError};
+
+use fencelock_core::{Error, FencingToken, Guard, Locks, Result, url};
+use fencelock_postgres::SCHEME;
+pub(crate) use fencelock_testkit::helpers::*;
+use fencelock_testkit::proxy::{Proxy, framing};
+use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, NoTls};
+
+/// The schema of URLs that name none.
+pub(crate) const SCHEMA: &str = "fencelock";
+
+/// Connects like a user's program.
+pub(crate) async fn try_connect(url: &str) -> Result<Locks> {
+    catch_panics();
+    url::connect(&[SCHEME], url).await
+}
+
+/// Connects in a single attempt.
+pub(crate) async fn connect_once(url: &str) -> Result<Locks> {
+    catch_panics();
+    url::connect_within(&[SCHEME], url, ms(0)).await
+}
+
+pub(crate) async fn connect(url: &str) -> Locks {
+    connect_retrying(|| try_connect(url)).await
+}
+
+/// The error of a single attempt to connect.
+pub(crate) async fn connect_error(url: &str) -> Error {
+    soon("one attempt to connect ends", connect_once(url)).await.expect_err("it must fail")
+}
+
+/// A server, reachable directly and through a proxy.
+pub(crate) struct Testbed {
+    pub(crate) server: TestPostgres,
+    pub(crate) proxy: Proxy,
+}
+
+impl Testbed {
+    pub(crate) async fn start() -> Testbed {
+        Testbed::with(PostgresOptions::new()).await
+    }
+
+    pub(crate) async fn with(options: PostgresOptions) -> Testbed {
+        let server = options.start().await.expect("a server starts");
+        let proxy = Proxy::framed(server.addr(), framing::postgres).await.expect("a proxy starts");
+        Testbed { server, proxy }
+    }
+
+    /// A client that connects through the proxy, with these URL parameters.
+    pub(crate) async fn through_proxy(&self, params: &str) -> Locks {
+        let url = self.server.url_through(&self.proxy.addr().to_string());
+        connect(&format!("{url}?{params}")).await
+    }
+
+    /// A client that the proxy's faults do not reach.
+    pub(crate) async fn direct(&self, params: &str) -> Locks {
+        direct(&self.server, params).await
+    }
+}
+
+pub(crate) async fn start() -> TestPostgres {
+    TestPostgres::start().await.expect("a server starts")
+}
+
+pub(crate) async fn direct(server: &TestPostgres, params: &str) -> Locks {
+    connect(&with_params(server, params)).await
+}
+
+pub(crate) fn with_params(server: &TestPostgres, params: &str) -> String {
+    format!("{}?{params}", server.url())
+}
+
+/// Runs statements as the superuser.
+pub(crate) async fn sql(server: &TestPostgres, statements: &str) -> String {
+    server.sql(statements).await.unwrap_or_else(|error| panic!("{statements}: {error}"))
+}
+
+/// A connection of the user's own.
+pub(crate) async fn user(server: &TestPostgres) -> Client {
+    let (client, connection) =
+        tokio_postgres::connect(&server.url(), NoTls).await.expect("the user connects");
+    tokio::spawn(connection);
+    client
+}
+
+/// Where the user's program writes, if its token is checked.
+pub(crate) async fn table_of_writes(server: &TestPostgres) {
+    user(server).await.batch_execute("CREATE TABLE public.writes (n int)").await.expect("a table");
+}
+
+/// A write in one transaction with the check of its token.
+pub(crate) async fn guarded_write(server: &TestPostgres, guard: &Guard, n: i32) -> Result<()> {
+    let mut client = user(server).await;
+    let transaction = client.transaction().await.expect("a transaction");
+    fencelock_postgres::run_check(&transaction, &guard.check()?).await?;
+    write(&transaction, n).await;
+    transaction.commit().await.expect("it is committed");
+    Ok(())
+}
+
+pub(crate) async fn write(client: &impl tokio_postgres::GenericClient, n: i32) {
+    let write = format!("INSERT INTO public.writes VALUES ({n})");
+    client.batch_execute(&write).await.expect("written");
+}
+
+pub(crate) async fn writes(server: &TestPostgres) -> String {
+    sql(server, "SELECT string_agg(n::text, ',' ORDER BY n) FROM public.writes").await
+}
+
+/// The number of the library's sessions, of any role.
+pub(crate) async fn sessions(server: &TestPostgres) -> usize {
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^fencelock_'";
+    sql(server, count).await.parse().expect("a number")
+}
+
+/// Runs all waiters, in any order; returns the tokens in the order of the grants.
+pub(crate) async fn in_turns(
+    waiters: impl IntoIterator<Item = JoinHandle<Result<Guard>>>,
+) -> Vec<FencingToken> {
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    for waiter in waiters {
+        let report = report.clone();
+        tokio::spawn(async move {
+            let guard = until_granted(waiter).await;
+            // The receiver is dropped only after all have reported.
+            let _ = report.send(guard.fencing_token());
+            release(guard).await;
+        });
+    }
+    drop(report);
+    let mut tokens = Vec::new();
+    while let Some(token) = soon("the next is granted", reports.recv()).await {
+        tokens.push(token);
+    }
+    tokens
+}
+
+/// Waits in vain, in short waits, until the error has the reason: on a busy machine one such wait may
+/// end without a reply.
+pub(crate) async fn refused_with(locks: &Locks, name: &str, says: &str) {
+    until(&format!("the reason is: {says}"), async || {
+        let error = acquire_error(locks, name, ms(200)).await;
+        assert_kind(&error, fencelock_core::ErrorKind::Unreachable);
+        error_chain(&error).contains(says)
+    })
+    .await;
+}
+
+/// Awaits that holders and waiters have left nothing.
+pub(crate) async fn drained(server: &TestPostgres) {
+    let mut left = Vec::new();
+    let empty = tokio::time::timeout(PATIENCE, async {
+        loop {
+            left = server.tables(SCHEMA).claims("").await.expect("the tables are read");
+            if left.is_empty() {
+                break;
+            }
+            tokio::time::sleep(ms(10)).await;
+        }
+    });
+    let drained = empty.await;
+    assert!(drained.is_ok(), "still there: {left:?}");
+    assert_no_panics();
+}
+
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Records panics in tasks that are not awaited: those of the tests have other locations.
+fn catch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let place = panic.location().map(std::panic::Location::file).unwrap_or_default();
+            if !place.contains("tests/") && !place.contains("testkit/") {
+                let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+                panics.push(panic.to_string());
+            }
+            usual(panic);
+        }));
+    });
+}
+
+/// Asserts that nothing outside the tests has panicked so far, in any test.
+pub(crate) fn assert_no_panics() {
+    let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(panics.is_empty(), "{panics:?}");
+}

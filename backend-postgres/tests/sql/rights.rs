@@ -1,0 +1,262 @@
+//! What roles can do: programs, operators, strangers, and one that wants the rights of the owner.
+
+use fencelock_postgres::schema;
+use fencelock_testkit::servers::TestPostgres;
+use tokio_postgres::Client;
+
+use super::runtime;
+use super::server::{config, connected, connected_as, fast, reconnected_as};
+use super::session::text_of;
+
+/// The functions that programs call, in an order in which each has something to do.
+const OF_PROGRAMS: [&str; 14] = [
+    "version()",
+    "attempt_1('k', gen_random_uuid(), 'x', 1, 1, 9000000, 'p', '', true, 1, true)",
+    "attempt_1('k', gen_random_uuid(), 's', 1, 1, 9000000, 'p', '', true, 1, true)",
+    "release_1('k', gen_random_uuid())",
+    "downgrade_1('k', gen_random_uuid(), 0)",
+    "renew_1(ARRAY['k'::bytea], ARRAY[gen_random_uuid()], ARRAY[1000])",
+    "batch_1(ARRAY['a']::\"char\"[], ARRAY['k']::bytea[], ARRAY[gen_random_uuid()], ARRAY['x']::\"char\"[],
+       ARRAY[1], ARRAY[1], ARRAY[1], ARRAY['']::bytea[], ARRAY[true], ARRAY[1], 'p')",
+    "look_1('p', ARRAY['k']::bytea[], ARRAY[gen_random_uuid()])",
+    "inspect_1('k')",
+    "read_cell_1('k')",
+    "swap_cell_1('k', NULL, gen_random_uuid(), '', 0)",
+    "tidy_1()",
+    "check_token('k', (SELECT token FROM fencelock.inspect_1('k') WHERE holds), 1000)",
+    "fence('r', 1)",
+];
+
+const OF_OPERATORS: [&str; 3] = [
+    "evict_1('k', 'h1')",
+    "evict_1('k', (SELECT max(id) FROM fencelock.inspect_1('k')))",
+    "clear_1('')",
+];
+
+/// What they are made of.
+const OF_NOBODY: [&str; 3] = [
+    "remove_claim('k', gen_random_uuid(), true)",
+    "contend('k', gen_random_uuid(), 's', 1, 1, 1, 'p', '', true, 1, true)",
+    "us()",
+];
+
+/// The statements of the script's comment, for these two roles.
+fn grants(script: &str) -> String {
+    let lines = script.lines().take_while(|line| line.starts_with("--"));
+    let grants = lines.filter_map(|line| line.strip_prefix("--   ")).collect::<Vec<_>>().join("\n");
+    assert_eq!(grants.matches("GRANT ").count(), 3, "{grants}");
+    let for_operator = grants.replace("PROGRAM", "operator");
+    let for_job = grants.lines().take(2).collect::<Vec<_>>().join("\n").replace("PROGRAM", "job");
+    for_job + &for_operator.replace("OPERATOR", "operator")
+}
+
+async fn created(server: &TestPostgres, script: &str) -> Client {
+    let owner = connected(&config(server)).await;
+    owner.batch_execute(script).await.unwrap();
+    owner
+}
+
+#[test]
+fn roles_can_do_what_the_comment_says_and_touch_no_table() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let script = schema::script("fencelock");
+        let owner = created(&server, &script).await;
+        let job = connected_as(&server, "job").await;
+        let operator = connected_as(&server, "operator").await;
+        let stranger = connected_as(&server, "stranger").await;
+        owner.batch_execute(&grants(&script)).await.unwrap();
+        let select = |call: &str| format!("SELECT * FROM fencelock.{call}");
+        for call in OF_PROGRAMS {
+            for client in [&job, &operator] {
+                allowed(client, &select(call)).await;
+            }
+        }
+        for call in OF_OPERATORS {
+            refused(&job, &select(call)).await;
+            allowed(&operator, &select(call)).await;
+        }
+        for call in OF_PROGRAMS.into_iter().chain(OF_OPERATORS).chain(OF_NOBODY) {
+            refused(&stranger, &select(call)).await;
+        }
+        for client in [&job, &operator] {
+            for call in OF_NOBODY {
+                refused(client, &select(call)).await;
+            }
+            for table in ["locks", "claims", "processes", "fences", "turns", "cells"] {
+                for sql in ["SELECT FROM", "DELETE FROM", "TRUNCATE"] {
+                    refused(client, &format!("{sql} fencelock.{table}")).await;
+                }
+                refused(client, &format!("COPY fencelock.{table} TO STDOUT")).await;
+                let trigger = format!(
+                    "CREATE TRIGGER t BEFORE UPDATE ON fencelock.{table}
+                     EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+                );
+                refused(client, &trigger).await;
+            }
+            let function = "CREATE FUNCTION fencelock.own() RETURNS int LANGUAGE sql AS 'SELECT 1'";
+            refused(client, function).await;
+        }
+    });
+}
+
+/// Its owner is all that it takes to release a claim.
+#[test]
+fn a_program_reads_no_owner_of_another() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let script = schema::script("fencelock");
+        let owner = created(&server, &script).await;
+        let job = connected_as(&server, "job").await;
+        connected_as(&server, "operator").await;
+        owner.batch_execute(&grants(&script)).await.unwrap();
+        let secrets = ["00000000-0000-4000-8000-00000000abc1", "00000000-0000-4000-8000-00000000abc2"];
+        for secret in secrets {
+            let sql = format!(
+                "SELECT fencelock.attempt_1('k', '{secret}', 'x', 1, 1, 9000000, 'fl_1', '', true, 1, true)"
+            );
+            owner.batch_execute(&sql).await.unwrap();
+        }
+        let questions = [
+            "SELECT i::text FROM fencelock.inspect_1('k') i",
+            "SELECT l::text FROM fencelock.look_1('fl_2', ARRAY['k']::bytea[], '{}') l",
+            "SELECT a::text FROM fencelock.attempt_1(
+               'k', gen_random_uuid(), 's', 1, 1, 9000000, 'fl_2', '', true, 1, true) a",
+            "SELECT query FROM pg_stat_activity",
+        ];
+        for question in questions {
+            for row in job.query(question, &[]).await.unwrap() {
+                let shown: Option<&str> = row.get(0);
+                assert!(!shown.unwrap_or_default().contains("abc"), "{question}: {shown:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn only_a_role_that_may_create_makes_the_schema() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let script = schema::script("mine");
+        let client = connected_as(&server, "maker").await;
+        refused(&client, &script).await;
+        client.batch_execute("ROLLBACK").await.unwrap();
+        server.sql("GRANT CREATE ON DATABASE postgres TO maker").await.unwrap();
+        allowed(&client, &script).await;
+        allowed(&client, &script).await;
+        // One that may create, too.
+        refused(&connected(&config(&server)).await, &script).await;
+    });
+}
+
+/// Made before the owner comes, each by a role that may create schemas, or in the owner's own.
+const SNARES: [&str; 5] = [
+    "CREATE SCHEMA fencelock",
+    "CREATE SCHEMA fencelock; CREATE TABLE fencelock.locks (key bytea); ALTER SCHEMA fencelock OWNER TO fencelock",
+    "CREATE SCHEMA fencelock;
+     CREATE FUNCTION fencelock.us() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+     ALTER SCHEMA fencelock OWNER TO fencelock",
+    "CREATE SCHEMA fencelock; CREATE TYPE fencelock.claims AS (key bytea);
+     ALTER SCHEMA fencelock OWNER TO fencelock",
+    "CREATE SCHEMA fencelock; ALTER SCHEMA fencelock OWNER TO fencelock; SET ROLE fencelock;
+     GRANT CREATE ON SCHEMA fencelock TO PUBLIC",
+];
+
+#[test]
+fn a_schema_in_which_another_role_has_a_hand_is_refused() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let owner = connected(&config(&server)).await;
+        connected_as(&server, "mallory").await;
+        server
+            .sql("GRANT CREATE ON DATABASE postgres TO mallory; GRANT fencelock TO mallory")
+            .await
+            .unwrap();
+        for snare in SNARES {
+            let mallory = reconnected_as(&server, "mallory").await;
+            allowed(&mallory, snare).await;
+            let script = schema::script("fencelock");
+            refused(&owner, &script).await;
+            // A superuser, whom no right would stop.
+            let error = server.sql(&script).await.unwrap_err();
+            assert!(error.to_string().starts_with("42501"), "{snare}: {error}");
+            server.sql("DROP SCHEMA fencelock CASCADE").await.unwrap();
+        }
+        allowed(&owner, &schema::script("fencelock")).await;
+    });
+}
+
+/// All that the functions use, under the same names, in schemas that this role can put in front.
+const TRAP_OF_MALLORY: &str = "
+    CREATE SCHEMA mallory;
+    CREATE FUNCTION mallory.spring() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+      IF current_user <> 'job' THEN RAISE EXCEPTION 'runs as %', current_user USING ERRCODE = 'XX999'; END IF;
+      RETURN true;
+    END $$;
+    CREATE FUNCTION mallory.sprung() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      PERFORM mallory.spring(); RETURN new;
+    END $$;
+    CREATE FUNCTION mallory.us() RETURNS bigint LANGUAGE sql AS 'SELECT mallory.spring()::int::bigint';
+    CREATE FUNCTION mallory.same(bytea, bytea) RETURNS boolean LANGUAGE sql AS 'SELECT mallory.spring()';
+    CREATE OPERATOR mallory.= (leftarg = bytea, rightarg = bytea, function = mallory.same);
+    CREATE FUNCTION mallory.times(numeric, int) RETURNS numeric LANGUAGE sql AS 'SELECT mallory.spring()::int::numeric';
+    CREATE OPERATOR mallory.* (leftarg = numeric, rightarg = int, function = mallory.times);
+    CREATE FUNCTION mallory.set_config(text, text, boolean) RETURNS text LANGUAGE sql
+      AS 'SELECT mallory.spring()::text';
+    CREATE FUNCTION mallory.current_setting(text) RETURNS text LANGUAGE sql AS 'SELECT mallory.spring()::text';
+    CREATE TEMP TABLE locks (LIKE fencelock.locks INCLUDING ALL);
+    CREATE TEMP TABLE claims (LIKE fencelock.claims INCLUDING ALL);
+    CREATE TEMP TABLE processes (LIKE fencelock.processes INCLUDING ALL);
+    CREATE TRIGGER t BEFORE INSERT OR UPDATE ON locks FOR EACH ROW EXECUTE FUNCTION mallory.sprung();
+    CREATE TRIGGER t BEFORE INSERT OR UPDATE ON claims FOR EACH ROW EXECUTE FUNCTION mallory.sprung();
+    CREATE TRIGGER t BEFORE INSERT OR UPDATE ON processes FOR EACH ROW EXECUTE FUNCTION mallory.sprung();
+    GRANT USAGE ON SCHEMA mallory TO fencelock; GRANT ALL ON locks, claims, processes TO fencelock;
+    SET search_path = mallory, pg_temp, fencelock, pg_catalog";
+
+#[test]
+fn no_program_runs_its_code_as_the_owner() {
+    let path = "SET search_path = \"fencelock\", pg_catalog, pg_temp\n";
+    let safe = schema::script("fencelock");
+    // Without the path, and with temporary tables before the others, as they are by default: the trap works.
+    let unsafe_ones = [
+        safe.replace(path, "\n"),
+        safe.replace(path, "SET search_path = \"fencelock\", pg_catalog\n"),
+    ];
+    runtime().block_on(async {
+        for (script, is_safe) in
+            std::iter::once((safe, true)).chain(unsafe_ones.map(|script| (script, false)))
+        {
+            let server = fast().start().await.unwrap();
+            let owner = created(&server, &script).await;
+            let job = connected_as(&server, "job").await;
+            connected_as(&server, "operator").await;
+            owner.batch_execute(&grants(&script)).await.unwrap();
+            // As much as a program could have, beyond the comment.
+            owner
+                .batch_execute("GRANT SELECT ON ALL TABLES IN SCHEMA fencelock TO job")
+                .await
+                .unwrap();
+            server.sql("GRANT CREATE ON DATABASE postgres TO job").await.unwrap();
+            allowed(&job, TRAP_OF_MALLORY).await;
+            let mut sprung = 0;
+            for call in OF_PROGRAMS {
+                let sql = format!("SELECT * FROM fencelock.{call}");
+                let done = job.batch_execute(&sql).await.map_err(|error| text_of(&error));
+                sprung += usize::from(done.as_ref().is_err_and(|error| error.starts_with("XX999")));
+                assert!(!is_safe || done.is_ok(), "{call}: {done:?}");
+            }
+            assert_eq!(sprung == 0, is_safe, "{sprung} sprung");
+        }
+    });
+}
+
+async fn allowed(client: &Client, sql: &str) {
+    client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {}", text_of(&error)));
+}
+
+async fn refused(client: &Client, sql: &str) {
+    match client.batch_execute(sql).await {
+        Ok(()) => panic!("not refused: {sql}"),
+        Err(error) => assert!(text_of(&error).starts_with("42501"), "{sql}: {}", text_of(&error)),
+    }
+}

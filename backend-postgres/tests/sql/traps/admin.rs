@@ -1,0 +1,220 @@
+//! What operators do, and what cleans up.
+
+use super::*;
+
+pub(super) const TRAPS: &[Trap] = &[
+    ("holders and waiters are shown in order, without their owners", shown),
+    ("an eviction hands off, and notifies its victim", eviction),
+    ("an eviction of what is gone does nothing", eviction_of_nothing),
+    ("an evicted holder's transaction is not overtaken", eviction_of_the_guarded),
+    ("tidying removes what is idle for a day", tidy),
+    ("tidying leaves what is in use", tidy_leaves),
+    ("tidying waits for no step", tidy_skips),
+    ("clearing removes one prefix and all of it", clear),
+];
+
+const DAY: i64 = 86_400 * SECOND;
+
+fn ids(bench: &Bench) -> Result<Vec<String>, String> {
+    let rows = bench.main.query("SELECT id FROM inspect_1('lock')", &[])?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+fn shown(bench: &mut Bench) -> Verdict {
+    equal("of no lock", &ids(bench)?, &vec![])?;
+    let holder = Claim::permits(1, 2, 3).tokens(4);
+    bench.acquire(&holder)?;
+    bench.advance(SECOND);
+    bench.acquire(&Claim::permits(2, 2, 5).ttl(SECOND))?;
+    bench.queue(&Claim::exclusive(3))?;
+    bench.queue(&Claim::shared(4))?;
+    let sql = "SELECT id, holds, mode::text, n, lim, label, token, since FROM inspect_1('lock')";
+    let rows = bench.main.query(sql, &[])?;
+    type Shown = (String, bool, String, i64, i64, Vec<u8>, i64, i64);
+    let rows: Vec<Shown> = rows
+        .iter()
+        .map(|r| (r.get(0), r.get(1), r.get(2), r.get(3), r.get(4), r.get(5), r.get(6), r.get(7)))
+        .collect();
+    let label = |n| Uuid::from_u128(n).as_bytes().to_vec();
+    let later = START + SECOND;
+    let expected = vec![
+        (format!("h{START}"), true, "p".into(), 2, 3, label(1), START, SECOND),
+        (format!("h{later}"), true, "p".into(), 2, 5, label(2), later, 0),
+        (format!("w{later}"), false, "x".into(), 1, 1, label(3), 0, 0),
+        (format!("w{}", later + 1), false, "s".into(), 1, 1, label(4), 0, 0),
+    ];
+    equal("what is shown", &rows, &expected)?;
+    bench.advance(SECOND);
+    equal("after an end", &ids(bench)?.len(), &3)?;
+    bench.reset();
+    bench.acquire(&Claim::exclusive(1).ttl(SECOND))?;
+    bench.advance(SECOND);
+    equal("after a writer's end", &ids(bench)?, &vec![])
+}
+
+fn evict(bench: &mut Bench, id: &str) -> Result<(i64, Vec<String>), String> {
+    let (reply, notes, _) = bench.call(&Call::Evict { key: key(), id: id.into() })?;
+    Ok((reply.number, notes.into_iter().map(|(_, owner)| owner).collect()))
+}
+
+fn eviction(bench: &mut Bench) -> Verdict {
+    for victim in [Claim::exclusive(1).tokens(3), Claim::shared(1).tokens(3)] {
+        bench.reset();
+        bench.acquire(&victim)?;
+        for n in 2..5 {
+            bench.queue(&Claim::exclusive(n))?;
+        }
+        let text = |n| Uuid::from_u128(n).to_string();
+        let all = ids(bench)?;
+        equal("of a waiter", &evict(bench, &all[2])?, &(1, vec![text(3)]))?;
+        let (removed, mut notified) = evict(bench, &all[0])?;
+        notified.sort();
+        equal("of a holder", &(removed, notified), &(1, vec![text(1), text(2)]))?;
+        ensure(!bench.renews(&victim)?, || "the victim is renewed".into())?;
+        // Not confirmed yet.
+        let all = ids(bench)?;
+        let (removed, mut notified) = evict(bench, &all[0])?;
+        notified.sort();
+        equal("of an unconfirmed one", &(removed, notified), &(1, vec![text(2), text(4)]))?;
+        bench.acquire(&Claim::exclusive(4))?;
+        equal("the claims", &bench.state()?.lock(b"lock").claims.len(), &0)?;
+    }
+    Ok(())
+}
+
+fn eviction_of_nothing(bench: &mut Bench) -> Verdict {
+    equal("without a lock", &evict(bench, "h1")?, &(0, vec![]))?;
+    bench.acquire(&Claim::exclusive(1).tokens(2))?;
+    bench.queue(&Claim::exclusive(2))?;
+    let last = format!("h{}", START + 1);
+    for id in ["", "h", "w", "x1", "h-1", "h1x", "h99999999999999999999", "w1", &last, "h1\nh2"] {
+        equal(&format!("of {id:?}"), &evict(bench, id)?, &(0, vec![]))?;
+    }
+    equal("those that are left", &ids(bench)?.len(), &2)
+}
+
+fn eviction_of_the_guarded(bench: &mut Bench) -> Verdict {
+    for victim in [Claim::exclusive(1), Claim::shared(1)] {
+        bench.reset();
+        let token = bench.acquire(&victim)?;
+        let next = Claim::exclusive(2);
+        bench.queue(&next)?;
+        bench.other.run("BEGIN")?;
+        bench.other.run(&check(&victim, token))?;
+        let id = format!("h{token}");
+        equal("the eviction", &evict(bench, &id)?.0, &1)?;
+        equal("the attempt", &bench.attempt(&next)?, &-1)?;
+        fails("FL001", &bench.main.run(&check(&victim, token)))?;
+        bench.other.run("COMMIT")?;
+        bench.acquire(&next)?;
+    }
+    Ok(())
+}
+
+fn tidied(bench: &Bench) -> Result<i32, String> {
+    Ok(bench.main.query("SELECT tidy_1()", &[])?[0].get(0))
+}
+
+fn tidy(bench: &mut Bench) -> Verdict {
+    let of = |n, key: &[u8]| Claim::exclusive(n).key(key).ttl(SECOND);
+    // Released; never released; of a dead reader; with dead waiters; a cell that ended.
+    bench.acquire(&of(1, b"a"))?;
+    bench.release(&of(1, b"a"))?;
+    bench.acquire(&of(1, b"b"))?;
+    bench.acquire(&Claim::shared(2).key(b"c"))?;
+    bench.acquire(&of(3, b"d"))?;
+    bench.queue(&of(4, b"d"))?;
+    bench.look(&of(4, b"d"), &[])?;
+    bench.main.run("SELECT swap_cell_1('cell', NULL, gen_random_uuid(), '', 1000000)")?;
+    bench.advance(DAY - SECOND);
+    equal("the cell, before a day", &tidied(bench)?, &1)?;
+    bench.advance(SECOND + 1);
+    equal("the locks", &tidied(bench)?, &4)?;
+    bench.advance(4 * SECOND);
+    equal("the process", &tidied(bench)?, &1)?;
+    equal("a second time", &tidied(bench)?, &0)?;
+    let state = bench.state()?;
+    equal("what is left", &(state.locks.len(), state.deadlines.len()), &(0, 0))?;
+    ensure(bench.acquire(&of(5, b"a"))? > START, || "the token fell".into())
+}
+
+fn tidy_leaves(bench: &mut Bench) -> Verdict {
+    let month = 30 * DAY;
+    let holder = |n| Claim::exclusive(n).key(&[u8::try_from(n).unwrap()]).ttl(month);
+    let reader = Claim::shared(2).key(&[2]).ttl(month);
+    bench.acquire(&holder(1))?;
+    bench.acquire(&reader)?;
+    // A reader's lease has ended, and its transaction goes on.
+    let guarded = Claim::shared(3).key(&[3]);
+    let token = bench.acquire(&guarded)?;
+    bench.acquire(&holder(4))?;
+    bench.release(&holder(4))?;
+    bench.acquire(&holder(5))?;
+    bench.main.run(
+        "SELECT fence('stock', 1); SELECT swap_cell_1('cell', NULL, gen_random_uuid(), '', 0)",
+    )?;
+    bench.other.run("BEGIN")?;
+    bench.other.run(&check(&guarded, token))?;
+    bench.advance(2 * DAY);
+    let waiter = Claim::exclusive(6).key(&[1]);
+    bench.queue(&waiter)?;
+    equal("the idle one", &tidied(bench)?, &1)?;
+    bench.other.run("COMMIT")?;
+    equal("the reader whose transaction ended", &tidied(bench)?, &1)?;
+    let state = bench.state()?;
+    ensure(state.lock(&[1]).waits(waiter.owner), || "the waiter is gone".into())?;
+    let ask = Call::Renew(vec![holder(1), reader, holder(5)], 0);
+    equal("those that hold", &bench.call(&ask)?.0.owners.len(), &3)?;
+    // Granted within the last day.
+    bench.acquire(&holder(7))?;
+    bench.release(&holder(7))?;
+    bench.advance(DAY - 1);
+    equal("a young one", &tidied(bench)?, &0)?;
+    let rows = bench
+        .main
+        .query("SELECT (SELECT count(*) FROM fences), (SELECT count(*) FROM cells)", &[])?;
+    equal("fences and cells", &(rows[0].get(0), rows[0].get(1)), &(1_i64, 1_i64))
+}
+
+fn tidy_skips(bench: &mut Bench) -> Verdict {
+    bench.acquire(&Claim::exclusive(1))?;
+    bench.release(&Claim::exclusive(1))?;
+    bench.look(&Claim::exclusive(1), &[])?;
+    bench.main.run("SELECT swap_cell_1('cell', NULL, gen_random_uuid(), '', 1000000)")?;
+    bench.advance(2 * DAY);
+    bench.other.run(
+        "BEGIN; SELECT FROM locks FOR NO KEY UPDATE; SELECT FROM cells FOR UPDATE;
+         SELECT FROM processes FOR UPDATE",
+    )?;
+    equal("during a step", &tidied(bench)?, &0)?;
+    bench.other.run("COMMIT")?;
+    equal("afterwards", &tidied(bench)?, &3)
+}
+
+fn clear(bench: &mut Bench) -> Verdict {
+    let prefix = b"p\xff%_\\".to_vec();
+    let with = |end: &[u8]| [&prefix, end].concat();
+    for (n, end) in [(1, &b""[..]), (2, b"\0"), (3, b"\xff\xff")] {
+        bench.acquire(&Claim::shared(n).key(&with(end)))?;
+        bench.queue(&Claim::exclusive(n + 10).key(&with(end)))?;
+        bench.main.query("SELECT fence($1, 1)", &[&with(end)])?;
+        bench
+            .main
+            .query("SELECT swap_cell_1($1, NULL, gen_random_uuid(), '', 0)", &[&with(end)])?;
+    }
+    let others = [b"p\xff%_".to_vec(), b"p\xff%_]".to_vec(), b"q".to_vec(), b"p".to_vec()];
+    for (n, key) in (100..).zip(&others) {
+        bench.acquire(&Claim::shared(n).key(key))?;
+        bench.main.query("SELECT fence($1, 1)", &[key])?;
+    }
+    let cleared = |bench: &Bench| -> Result<i64, String> {
+        Ok(bench.main.query("SELECT clear_1($1)", &[&prefix])?[0].get(0))
+    };
+    // A lock, two claims, a fence and a cell of each.
+    equal("what is cleared", &cleared(bench)?, &15)?;
+    equal("a second time", &cleared(bench)?, &0)?;
+    let left: Vec<_> = bench.state()?.locks.into_keys().collect();
+    let mut expected = others.to_vec();
+    expected.sort();
+    equal("what is left", &left, &expected)
+}

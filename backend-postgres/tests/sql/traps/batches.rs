@@ -1,0 +1,118 @@
+//! Several steps in one call.
+
+use super::*;
+
+pub(super) const TRAPS: &[Trap] = &[
+    ("a batch replies to each step, in its place", replies),
+    ("steps of one lock are in the order given", order),
+    ("a batch waits for no other step", impatient),
+    ("a batch's release does not wait for a renewal of a reader", renewal),
+    ("a patient attempt waits", patient),
+    ("a batch takes keys in order", sorted),
+    ("a renewal takes keys in order", sorted_renewal),
+];
+
+fn attempt(claim: &Claim) -> Step {
+    Step::Attempt { claim: claim.clone(), queue: true }
+}
+
+fn batch(bench: &mut Bench, steps: &[Step]) -> Result<Vec<i64>, String> {
+    let (reply, ..) = bench.call(&Call::Batch(steps.to_vec()))?;
+    Ok(reply.steps.iter().map(|(number, _)| *number).collect())
+}
+
+fn replies(bench: &mut Bench) -> Verdict {
+    let of = |n, key: &[u8]| Claim::exclusive(n).key(key);
+    bench.acquire(&of(1, b"b"))?;
+    bench.acquire(&of(2, b"c"))?;
+    let try_c = Step::Attempt { claim: of(6, b"c"), queue: false };
+    let steps = [
+        attempt(&of(5, b"d")),
+        attempt(&of(3, b"c")),
+        Step::Release(of(1, b"b")),
+        try_c,
+        Step::Release(of(9, b"a")),
+        attempt(&Claim::shared(4).key(b"a").tokens(3)),
+    ];
+    equal("the replies", &batch(bench, &steps)?, &vec![START, -1, 1, 0, 0, START])
+}
+
+fn order(bench: &mut Bench) -> Verdict {
+    let (first, second) = (Claim::exclusive(1), Claim::exclusive(2));
+    bench.acquire(&first)?;
+    let steps = [Step::Release(first.clone()), attempt(&second)];
+    equal("a release and an attempt", &batch(bench, &steps)?, &vec![1, START + 1])?;
+    let steps = [attempt(&first), Step::Release(second.clone()), attempt(&first)];
+    equal("between two attempts", &batch(bench, &steps)?, &vec![-1, 1, START + 2])?;
+    let steps = [Step::Release(first.clone()), Step::Release(first)];
+    equal("a release, repeated", &batch(bench, &steps)?, &vec![1, 0])
+}
+
+fn impatient(bench: &mut Bench) -> Verdict {
+    let of = |n, key: &[u8]| Claim::exclusive(n).key(key);
+    let reader = Claim::shared(6).key(b"b");
+    for n in 1..4 {
+        bench.acquire(&of(n, &[b'a' + u8::try_from(n).unwrap()]))?;
+    }
+    bench.other.run("BEGIN; SELECT FROM locks WHERE key IN ('b', 'c') FOR NO KEY UPDATE")?;
+    let steps = [
+        attempt(&of(5, b"b")),
+        attempt(&reader),
+        Step::Release(of(2, b"c")),
+        Step::Release(of(3, b"d")),
+        attempt(&of(8, b"e")),
+    ];
+    equal("the replies", &batch(bench, &steps)?, &vec![-2, -2, -2, 1, START])?;
+    bench.other.run("COMMIT")?;
+    equal("the replies afterwards", &batch(bench, &steps)?, &vec![-1, -1, 1, 0, START])
+}
+
+fn renewal(bench: &mut Bench) -> Verdict {
+    let reader = Claim::shared(1);
+    bench.acquire(&reader)?;
+    bench.other.run("BEGIN; UPDATE claims SET until = until + 1")?;
+    let steps = [Step::Release(reader.clone())];
+    equal("during a renewal", &batch(bench, &steps)?, &vec![-2])?;
+    bench.other.run("COMMIT")?;
+    let token = START;
+    bench.other.run("BEGIN")?;
+    bench.other.run(&check(&reader, token))?;
+    equal("during a guarded transaction", &batch(bench, &steps)?, &vec![1])?;
+    bench.other.run("COMMIT")
+}
+
+fn patient(bench: &mut Bench) -> Verdict {
+    bench.acquire(&Claim::exclusive(1))?;
+    bench.other.run("BEGIN; SELECT FROM locks FOR NO KEY UPDATE")?;
+    let waiter = Claim::exclusive(2);
+    let waits = bench.main.start(&attempt_in_sql(&waiter));
+    bench.until_it_waits(bench.main_pid)?;
+    bench.other.run("COMMIT")?;
+    bench.main.join(waits)?;
+    ensure(bench.state()?.lock(b"lock").waits(waiter.owner), || "not in the queue".into())
+}
+
+fn sorted(bench: &mut Bench) -> Verdict {
+    let steps = [b"c", b"a", b"b"].map(|key| attempt(&Claim::exclusive(1).key(key)));
+    batch(bench, &steps)?;
+    let rows = bench.main.query("SELECT key FROM locks ORDER BY ctid", &[])?;
+    let keys: Vec<Vec<u8>> = rows.iter().map(|row| row.get(0)).collect();
+    equal("the order of the rows", &keys, &[b"a", b"b", b"c"].map(|key| key.to_vec()).into())
+}
+
+fn sorted_renewal(bench: &mut Bench) -> Verdict {
+    let of = |key: &[u8]| Claim::exclusive(1).key(key);
+    bench.acquire(&of(b"a"))?;
+    bench.acquire(&of(b"b"))?;
+    bench.other.run("BEGIN; SELECT FROM locks WHERE key = 'b' FOR UPDATE")?;
+    let owner = of(b"a").owner;
+    let waits = bench.main.start(&format!(
+        "SELECT renew_1(ARRAY['b', 'a']::bytea[], ARRAY['{owner}', '{owner}']::uuid[], ARRAY[9, 9])"
+    ));
+    bench.until_it_waits(bench.main_pid)?;
+    let free =
+        bench.third.query("SELECT FROM locks WHERE key = 'a' FOR UPDATE SKIP LOCKED", &[])?;
+    bench.other.run("COMMIT")?;
+    bench.main.join(waits)?;
+    ensure(free.is_empty(), || "the second key was locked first".into())
+}

@@ -1,0 +1,247 @@
+//! Transactions of users that check a token.
+
+use super::*;
+use crate::session::Session;
+
+pub(super) const TRAPS: &[Trap] = &[
+    ("no grant during a guarded transaction, though the lease ended", lease_ends),
+    ("no hand-off during a guarded transaction", hand_off),
+    ("a release waits for no guarded transaction", release),
+    ("a reader's guarded transaction keeps writers out", reader),
+    ("a permit is counted until its guarded transaction ends", permit),
+    ("a renewal goes on during a guarded transaction", renewal),
+    ("a transaction under way keeps readers out after a downgrade", downgrade),
+    ("a stale token is FL001", stale),
+    ("reserved tokens are checked, and no others", reserved),
+    ("a local successor's transaction waits for its predecessor's", turns),
+    ("an older snapshot does not see what was granted since", old_snapshot),
+    ("a silent client's transaction is ended", silent_client),
+    ("only a longer limit on silence is changed", idle_limits),
+    ("a fence rises", fence),
+];
+
+fn lease_ends(bench: &mut Bench) -> Verdict {
+    for (next, again) in
+        [(Claim::exclusive(2), 20), (Claim::shared(2), 20), (Claim::permits(2, 1, 1), 20)]
+    {
+        bench.reset();
+        let first = Claim::exclusive(1).ttl(SECOND);
+        let token = bench.acquire(&first)?;
+        bench.other.run("BEGIN")?;
+        bench.other.run(&check(&first, token))?;
+        bench.advance(2 * SECOND);
+        equal("a try", &bench.try_once(&next)?, &0)?;
+        let (reply, ..) = bench.call(&Call::Attempt { claim: next.clone(), queue: true })?;
+        equal("the attempt", &(reply.number, reply.again), &(-1, again))?;
+        equal("the look", &bench.look(&next, &[])?, &vec![(next.owner, 20)])?;
+        bench.other.run("COMMIT")?;
+        equal("the look afterwards", &bench.look(&next, &[])?, &vec![(next.owner, 0)])?;
+        bench.acquire(&next)?;
+    }
+    Ok(())
+}
+
+fn hand_off(bench: &mut Bench) -> Verdict {
+    let (first, second) = (Claim::exclusive(1), Claim::exclusive(2));
+    let token = bench.acquire(&first)?;
+    bench.queue(&second)?;
+    bench.other.run("BEGIN")?;
+    bench.other.run(&check(&first, token))?;
+    equal("the release", &bench.release(&first)?, &1)?;
+    equal("the holder", &holder(bench)?, &None)?;
+    fails("FL001", &bench.main.run(&check(&first, token)))?;
+    bench.other.run("COMMIT")?;
+    equal("the look", &bench.look(&second, &[])?, &vec![(second.owner, 0)])
+}
+
+fn release(bench: &mut Bench) -> Verdict {
+    for claim in [Claim::exclusive(1), Claim::shared(1), Claim::permits(1, 1, 1)] {
+        bench.reset();
+        let token = bench.acquire(&claim)?;
+        bench.other.run("BEGIN")?;
+        bench.other.run(&check(&claim, token))?;
+        // A wait would be an error.
+        equal("the release", &bench.release(&claim)?, &1)?;
+        equal("the release, repeated", &bench.release(&claim)?, &0)?;
+        ensure(!bench.renews(&claim)?, || "renewed after its release".into())?;
+        fails("FL001", &bench.main.run(&check(&claim, token)))?;
+        equal("a writer's try", &bench.try_once(&Claim::exclusive(2))?, &0)?;
+        bench.other.run("COMMIT")?;
+        bench.acquire(&Claim::exclusive(2))?;
+        equal("the claims", &bench.state()?.lock(b"lock").claims.len(), &0)?;
+    }
+    Ok(())
+}
+
+fn reader(bench: &mut Bench) -> Verdict {
+    let (first, second) = (Claim::shared(1).ttl(SECOND), Claim::exclusive(2));
+    let token = bench.acquire(&first)?;
+    bench.queue(&second)?;
+    bench.other.run("BEGIN")?;
+    bench.other.run(&check(&first, token))?;
+    bench.advance(2 * SECOND);
+    equal("the look", &bench.look(&second, &[])?, &vec![(second.owner, 20)])?;
+    bench.other.run("COMMIT")?;
+    equal("the look afterwards", &bench.look(&second, &[])?, &vec![(second.owner, 0)])
+}
+
+fn permit(bench: &mut Bench) -> Verdict {
+    let (first, second) = (Claim::permits(1, 2, 3).ttl(SECOND), Claim::permits(2, 2, 3));
+    let token = bench.acquire(&first)?;
+    bench.other.run("BEGIN")?;
+    bench.other.run(&check(&first, token))?;
+    bench.advance(2 * SECOND);
+    equal("two more of 3", &bench.try_once(&second)?, &0)?;
+    bench.acquire(&Claim::permits(3, 1, 3))?;
+    bench.other.run("COMMIT")?;
+    bench.acquire(&second).map(drop)
+}
+
+fn renewal(bench: &mut Bench) -> Verdict {
+    for claim in [Claim::exclusive(1), Claim::shared(1)] {
+        bench.reset();
+        let token = bench.acquire(&claim)?;
+        bench.other.run("BEGIN")?;
+        bench.other.run(&check(&claim, token))?;
+        ensure(bench.renews(&claim)?, || "not renewed".into())?;
+        equal("the attempt, repeated", &bench.acquire(&claim)?, &token)?;
+        bench.other.run("COMMIT")?;
+    }
+    Ok(())
+}
+
+fn downgrade(bench: &mut Bench) -> Verdict {
+    let (writer, reader) = (Claim::exclusive(1), Claim::shared(2));
+    let token = bench.acquire(&writer)?;
+    bench.queue(&reader)?;
+    bench.other.run("BEGIN")?;
+    bench.other.run(&check(&writer, token))?;
+    equal("the downgrade", &bench.number(&Call::Downgrade(writer, LONG))?, &1)?;
+    bench.queue(&reader)?;
+    bench.other.run("COMMIT")?;
+    bench.acquire(&reader).map(drop)
+}
+
+fn stale(bench: &mut Bench) -> Verdict {
+    for claim in [Claim::exclusive(1), Claim::shared(1)] {
+        bench.reset();
+        fails("FL001", &bench.main.run(&check(&claim, START)))?;
+        let token = bench.acquire(&claim)?;
+        bench.main.run(&check(&claim, token))?;
+        bench.release(&claim)?;
+        fails("FL001", &bench.main.run(&check(&claim, token)))?;
+        let next = bench.acquire(&Claim::exclusive(2))?;
+        fails("FL001", &bench.main.run(&check(&claim, token)))?;
+        bench.main.run(&check(&claim, next))?;
+        fails("FL001", &bench.main.run("SELECT check_token('lock', NULL, 1000)"))?;
+    }
+    Ok(())
+}
+
+fn reserved(bench: &mut Bench) -> Verdict {
+    for claim in [Claim::exclusive(1).tokens(3), Claim::shared(1).tokens(3)] {
+        bench.reset();
+        let token = bench.acquire(&claim)?;
+        for used in token..token + 3 {
+            bench.main.run(&check(&claim, used))?;
+        }
+        fails("FL001", &bench.main.run(&check(&claim, token - 1)))?;
+        fails("FL001", &bench.main.run(&check(&claim, token + 3)))?;
+    }
+    Ok(())
+}
+
+fn turns(bench: &mut Bench) -> Verdict {
+    let claim = Claim::exclusive(1).tokens(2);
+    let token = bench.acquire(&claim)?;
+    bench.other.run("BEGIN")?;
+    bench.other.run(&check(&claim, token))?;
+    ensure(bench.renews(&claim)?, || "not renewed".into())?;
+    fails("55P03", &bench.main.run(&check(&claim, token + 1)))?;
+    bench.other.run("COMMIT")?;
+    bench.main.run(&check(&claim, token + 1))?;
+    // The one that came before, and does not know it.
+    fails("FL001", &bench.main.run(&check(&claim, token)))?;
+    bench.release(&claim)?;
+    let next = bench.acquire(&claim)?;
+    bench.main.run(&check(&claim, next))
+}
+
+fn old_snapshot(bench: &mut Bench) -> Verdict {
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        for (first, next) in
+            [(Claim::exclusive(1), Claim::exclusive(2)), (Claim::shared(1), Claim::exclusive(2))]
+        {
+            bench.reset();
+            let token = bench.acquire(&first)?;
+            bench.other.run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT FROM cells"))?;
+            bench.release(&first)?;
+            bench.acquire(&next)?;
+            fails("40001", &bench.other.run(&check(&first, token)))?;
+            bench.other.run("ROLLBACK")?;
+            // A renewal is not a grant.
+            let token = bench.acquire(&next)?;
+            bench.other.run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT FROM cells"))?;
+            ensure(bench.renews(&next)?, || "not renewed".into())?;
+            bench.other.run(&check(&next, token))?;
+            equal("a try", &bench.try_once(&Claim::exclusive(3))?, &0)?;
+            bench.other.run("COMMIT")?;
+        }
+    }
+    Ok(())
+}
+
+fn silent_client(bench: &mut Bench) -> Verdict {
+    let (first, second) = (Claim::exclusive(1).ttl(SECOND), Claim::exclusive(2));
+    let token = bench.acquire(&first)?;
+    let user = Session::new(bench.runtime.handle(), &bench.config);
+    user.run(&format!(
+        "SET search_path = fencelock; BEGIN; SELECT check_token('lock', {token}, 150)"
+    ))?;
+    bench.advance(2 * SECOND);
+    equal("the attempt", &bench.attempt(&second)?, &-1)?;
+    let start = std::time::Instant::now();
+    while bench.attempt(&second)? == -1 {
+        ensure(start.elapsed().as_secs() < 10, || "the transaction stays open".into())?;
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let silence = start.elapsed().as_millis();
+    ensure(silence >= 50, || format!("ended after {silence} ms"))?;
+    ensure(user.run("COMMIT").is_err(), || "the client may commit".into())
+}
+
+fn idle_limits(bench: &mut Bench) -> Verdict {
+    let claim = Claim::exclusive(1);
+    let token = bench.acquire(&claim)?;
+    let limits = [
+        ("0", 5000, "5s"),
+        ("2min", 5000, "5s"),
+        ("3s", 5000, "3s"),
+        ("100ms", 5000, "100ms"),
+        ("1h", 0, "1ms"),
+    ];
+    for (before, idle, expected) in limits {
+        // In one message, which leaves no time for silence.
+        bench.other.run(&format!(
+            "SET idle_in_transaction_session_timeout = '{before}'; BEGIN;
+             SELECT check_token('lock', {token}, {idle});
+             INSERT INTO cells VALUES ('seen', gen_random_uuid(),
+               convert_to(current_setting('idle_in_transaction_session_timeout'), 'UTF8'), NULL);
+             COMMIT; SET idle_in_transaction_session_timeout = 0"
+        ))?;
+        let seen = bench.main.query("DELETE FROM cells RETURNING content", &[])?;
+        let seen = String::from_utf8(seen[0].get(0)).unwrap();
+        equal("the limit", &seen.as_str(), &expected)?;
+    }
+    Ok(())
+}
+
+fn fence(bench: &mut Bench) -> Verdict {
+    for (token, passes) in [(5, true), (5, true), (4, false), (9, true), (8, false), (9, true)] {
+        let done = bench.main.run(&format!("SELECT fence('stock', {token})"));
+        if passes { done? } else { fails("FL001", &done)? }
+    }
+    bench.main.run("SELECT fence('other', 1)")?;
+    // A transaction that is rolled back leaves no trace.
+    bench.main.run("BEGIN; SELECT fence('stock', 100); ROLLBACK; SELECT fence('stock', 10)")
+}

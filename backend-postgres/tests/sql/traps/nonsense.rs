@@ -1,0 +1,168 @@
+//! Arguments that no driver of ours sends.
+
+use super::*;
+use crate::claim::char_of;
+
+pub(super) const TRAPS: &[Trap] = &[
+    ("any bytes are a key", any_key),
+    ("a key that no index takes is refused", longest_key),
+    ("a claim of nonsense is refused", nonsense),
+    ("the largest numbers overflow nothing", largest),
+    ("a lease beyond the end of time is refused, and changes nothing", endless),
+    ("nothing is done for a NULL", nulls),
+    ("empty arrays are empty batches", empty),
+    ("arrays of different lengths are no steps", lengths),
+];
+
+fn any_key(bench: &mut Bench) -> Verdict {
+    let all_bytes: Vec<u8> = (0..=255).chain(0..=255).collect();
+    for key in [
+        vec![],
+        vec![0],
+        vec![0, 0],
+        vec![255; 512],
+        all_bytes,
+        scrambled(2000),
+        b"'\\x00".to_vec(),
+    ] {
+        let (first, second) = (Claim::exclusive(1).key(&key), Claim::shared(2).key(&key));
+        let token = bench.acquire(&first)?;
+        bench.main.run(&check(&first, token))?;
+        fails("FL001", &bench.main.run(&check(&first, token + 1)))?;
+        bench.queue(&second)?;
+        let rows = bench.main.query("SELECT label FROM inspect_1($1)", &[&key])?;
+        equal("the label", &rows[0].get::<_, Vec<u8>>(0), &first.owner.as_bytes().to_vec())?;
+        equal("a release", &bench.release(&first)?, &1)?;
+        bench.acquire(&second)?;
+        equal("a release of a reader", &bench.release(&second)?, &1)?;
+    }
+    let state = bench.state()?;
+    equal("the locks", &state.locks.len(), &7)
+}
+
+/// Bytes that cannot be compressed, as Postgres does before it measures a key.
+fn scrambled(length: usize) -> Vec<u8> {
+    let next = |n: &u64| Some(n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    let numbers = std::iter::successors(Some(1), next);
+    numbers.map(|n| n.to_be_bytes()[0]).take(length).collect()
+}
+
+fn longest_key(bench: &mut Bench) -> Verdict {
+    for claim in [Claim::exclusive(1), Claim::shared(1)] {
+        fails("54000", &bench.attempt(&claim.key(&scrambled(3000))))?;
+    }
+    equal("the locks", &bench.state()?.locks.len(), &0)
+}
+
+fn nonsense(bench: &mut Bench) -> Verdict {
+    let good = Claim::permits(1, 1, 1);
+    let all = [
+        Claim { mode: 'y', ..good.clone() },
+        Claim { n: 0, ..good.clone() },
+        Claim { n: 2, ..good.clone() },
+        Claim { n: 2, limit: 2, ..Claim::shared(4) },
+        Claim { ttl: 0, ..good.clone() },
+        Claim { process: String::new(), ..good.clone() },
+        Claim { process: "p".repeat(64), ..good.clone() },
+        Claim { process: "p".repeat(64), ..Claim::exclusive(3) },
+        Claim { tokens: 0, ..good },
+        Claim { tokens: 0, ..Claim::exclusive(2) },
+    ];
+    all.iter().try_for_each(|claim| fails("23514", &bench.attempt(claim)))
+}
+
+fn largest(bench: &mut Bench) -> Verdict {
+    const MOST: i64 = i64::MAX;
+    let [first, second] = [1, 2].map(|n| Claim::permits(n, MOST, MOST));
+    bench.acquire(&first)?;
+    equal("a try beside it", &bench.try_once(&Claim::permits(3, 1, MOST))?, &0)?;
+    bench.queue(&second)?;
+    bench.queue(&Claim::permits(3, 1, 1))?;
+    bench.look(&second, &[])?;
+    bench.release(&first)?;
+    bench.acquire(&second)?;
+    bench.release(&second)?;
+    bench.acquire(&Claim::permits(3, 1, 1)).map(drop)
+}
+
+fn endless(bench: &mut Bench) -> Verdict {
+    let waiter = Claim::exclusive(9).key(b"waits");
+    for claim in [Claim::exclusive(1), Claim::shared(2)] {
+        fails("22003", &bench.attempt(&claim.clone().ttl(i64::MAX)))?;
+        bench.acquire(&claim)?;
+        let endless = bench.call(&Call::Renew(vec![claim.clone()], i64::MAX)).map(drop);
+        fails("22003", &endless)?;
+        ensure(bench.renews(&claim)?, || "not renewed".into())?;
+        bench.release(&claim)?;
+    }
+    bench.acquire(&Claim::exclusive(8).key(b"waits"))?;
+    fails("22003", &bench.attempt(&waiter.ttl(i64::MAX)))?;
+    let cell = "SELECT swap_cell_1('cell', NULL, gen_random_uuid(), '', 9223372036854775807)";
+    fails("22003", &bench.main.run(cell))?;
+    equal("those that wait", &bench.state()?.lock(b"waits").claims.len(), &0)
+}
+
+fn nulls(bench: &mut Bench) -> Verdict {
+    let holder = Claim::shared(1);
+    bench.acquire(&holder)?;
+    bench.queue(&Claim::exclusive(2))?;
+    let before = bench.state()?;
+    let owner = holder.owner;
+    let calls = [
+        "attempt_1('lock', NULL, 'x', 1, 1, 9, 'p', '', true, 1, true)".to_owned(),
+        "release_1('lock', NULL)".to_owned(),
+        "downgrade_1('lock', NULL, 9)".to_owned(),
+        format!(
+            "renew_1(ARRAY['lock', NULL]::bytea[], ARRAY[NULL, '{owner}']::uuid[], ARRAY[9, 9])"
+        ),
+        "look_1(NULL, ARRAY['lock']::bytea[], '{}')".to_owned(),
+        "evict_1('lock', NULL)".to_owned(),
+        "clear_1(NULL)".to_owned(),
+        steps("'r'", "'lock'", "NULL"),
+        steps("'a'", "'lock'", "NULL"),
+    ];
+    for call in calls {
+        bench.main.run(&format!("SELECT * FROM {call}")).map_err(|why| format!("{call}: {why}"))?;
+        equal(&call, &bench.state()?, &before)?;
+    }
+    let sql = format!("SELECT token FROM {}", steps("'r'", "'lock'", "NULL"));
+    let reply = bench.main.query(&sql, &[])?;
+    equal("a release of no owner", &reply[0].get::<_, Option<i64>>(0), &None)?;
+    // The checks of users must not pass.
+    fails("FL001", &bench.main.run("SELECT check_token(NULL, 1, 1000)"))?;
+    fails("FL001", &bench.main.run("SELECT check_token('lock', NULL, 1000)"))?;
+    fails("23502", &bench.main.run("SELECT fence('stock', NULL)"))?;
+    fails("23502", &bench.main.run("SELECT fence(NULL, 1)"))
+}
+
+/// A batch with one step.
+fn steps(steps: &str, keys: &str, owners: &str) -> String {
+    format!(
+        "batch_1(ARRAY[{steps}]::\"char\"[], ARRAY[{keys}]::bytea[], ARRAY[{owners}]::uuid[],
+           ARRAY['x']::\"char\"[], ARRAY[1], ARRAY[1], ARRAY[9], ARRAY['']::bytea[], ARRAY[true], ARRAY[1], 'p')"
+    )
+}
+
+fn empty(bench: &mut Bench) -> Verdict {
+    let none = bench.main.query(
+        "SELECT 1 FROM batch_1('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', 'p')
+         UNION ALL SELECT 1 FROM renew_1('{}', '{}', '{}')
+         UNION ALL SELECT 1 FROM look_1('p', '{}', '{}')",
+        &[],
+    )?;
+    equal("the replies", &none.len(), &0)
+}
+
+fn lengths(bench: &mut Bench) -> Verdict {
+    let holder = Claim::exclusive(1);
+    bench.acquire(&holder)?;
+    let owner = holder.owner;
+    // The second would be a release.
+    let longer = steps("'a'", "'other', 'lock'", &format!("gen_random_uuid(), '{owner}'"));
+    fails("20000", &bench.main.run(&format!("SELECT * FROM {longer}")))?;
+    let letter = char_of('z');
+    let unknown = "SELECT * FROM batch_1(ARRAY[$1::\"char\"], ARRAY['lock'::bytea], ARRAY[$2::uuid],
+      ARRAY['x']::\"char\"[], ARRAY[1], ARRAY[1], ARRAY[9], ARRAY['']::bytea[], ARRAY[true], ARRAY[1], 'p')";
+    fails("20000", &bench.main.query(unknown, &[&letter, &owner]).map(|rows| rows.len()))?;
+    ensure(bench.renews(&holder)?, || "released".into())
+}
