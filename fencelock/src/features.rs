@@ -36,6 +36,7 @@ const TABLE: &[(&[&str], &[&str])] = &[
     ),
     (&["redlock"], &["redlock"]),
     (&["rediss+redlock"], &["redlock", "tls"]),
+    (&["postgres", "postgresql"], &["postgres"]),
     (&["zk", "zookeeper"], &["zk"]),
 ];
 
@@ -46,6 +47,7 @@ const BUILT: &[(&str, bool)] = &[
     ("redis", cfg!(feature = "redis-single")),
     ("redlock", cfg!(feature = "redlock")),
     ("tls", cfg!(feature = "tls")),
+    ("postgres", cfg!(feature = "postgres")),
     ("zk", cfg!(feature = "zk")),
     ("zk-tls", cfg!(feature = "zk-tls")),
 ];

@@ -100,6 +100,7 @@
 //! | `macros` | | the attribute [`locked`](macro@locked), which runs a function under a lock |
 //! | `metrics` | yes | reports to the recorder of the crate `metrics` |
 //! | `redis` | | `redis-single` and `redlock` |
+//! | `postgres` | | `postgres://` |
 //! | `redis-single` | | `redis://`, `redis+unix://`, `redis+sentinel://`, `redis-cluster://` |
 //! | `redlock` | | `redlock://`, and the module `redlock` to administer its nodes |
 //! | `zk` | | `zk://` |
@@ -206,6 +207,8 @@ pub const SCHEMES: &[Scheme] = &[
     fencelock_redis::SCHEME,
     #[cfg(feature = "redlock")]
     fencelock_redis::REDLOCK_SCHEME,
+    #[cfg(feature = "postgres")]
+    fencelock_postgres::SCHEME,
     #[cfg(feature = "zk")]
     fencelock_zk::SCHEME,
     #[cfg(feature = "file")]
@@ -236,6 +239,16 @@ pub mod backend {
     pub use fencelock_core::backend::*;
     #[doc(no_inline)]
     pub use fencelock_core::*;
+}
+
+/// The lock in the database of the data: what protects the data itself.
+///
+/// [`Guard::check`] of a `postgres://` lock gives the statement that a transaction runs first;
+/// [`run_check`](postgres::run_check) runs it. [`run_fence`](postgres::run_fence) does the like for a lock
+/// of any other store. `examples/guarded_stock.rs` shows both.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use fencelock_postgres::{fence_statement, run_check, run_fence, schema};
 }
 
 /// Administration of the nodes of a `redlock://` URL: declare them new, show their status, replace

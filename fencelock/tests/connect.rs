@@ -27,6 +27,7 @@ async fn a_misspelt_scheme_is_corrected() {
         ("RDIS://localhost", "redis"),
         ("redisss://localhost", "rediss"),
         ("redlok://h1,h2,h3", "redlock"),
+        ("postgre://localhost/app", "postgres"),
         ("zookeper://localhost", "zookeeper"),
         ("files:///x", "file"),
         ("memry://", "memory"),
@@ -50,6 +51,7 @@ async fn a_missing_scheme_or_its_slashes_are_asked_for() {
         ("redis:localhost", "redis://"),
         ("redis:me:hunter2@host:6379", "redis://"),
         ("zk:/host", "zk://"),
+        ("db.example:5432", "a PostgreSQL server is given as postgres://USER@HOST:5432/DATABASE"),
         ("redi:hunter2", "expected scheme://"),
         ("localhost", "expected scheme://"),
     ] {

@@ -28,7 +28,7 @@ async fn error_of(url: &str) -> Error {
 async fn an_invalid_url_says_what_is_expected() {
     const EXPECTED: &str =
         "expected scheme://…, such as redis://HOST:6379 or file:///var/lib/locks";
-    const STORES: &str = "stores: redis://, redlock://, zk://, file://, mem://";
+    const STORES: &str = "stores: redis://, redlock://, postgres://, zk://, file://, mem://";
     for (url, says) in [
         ("", format!("connect: invalid argument: the store URL is empty: {EXPECTED}")),
         ("redis", format!("connect: invalid argument: invalid store URL: {EXPECTED}")),
@@ -44,6 +44,13 @@ async fn an_invalid_url_says_what_is_expected() {
             format!(
                 "connect: invalid argument: invalid store URL: {EXPECTED}; a Redis server is given \
                  as redis://HOST:6379"
+            ),
+        ),
+        (
+            "db1:5432",
+            format!(
+                "connect: invalid argument: invalid store URL: {EXPECTED}; a PostgreSQL server is \
+                 given as postgres://USER@HOST:5432/DATABASE"
             ),
         ),
         (
@@ -69,7 +76,6 @@ async fn an_invalid_url_says_what_is_expected() {
         ),
         ("http://h", format!("connect: invalid argument: no store for http://; {STORES}")),
         ("etcd://h", format!("connect: invalid argument: no store for etcd://; {STORES}")),
-        ("postgres://h", format!("connect: invalid argument: no store for postgres://; {STORES}")),
         ("consul://h", format!("connect: invalid argument: no store for consul://; {STORES}")),
         (
             "rdis://h",
@@ -415,10 +421,11 @@ fn a_runtime_without_timers_or_io_is_an_error() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}: {error}");
         assert!(error.to_string().contains("Builder::enable_all"), "{url}: {error}");
     };
-    for url in ["mem://", "redis://127.0.0.1:1", "zk://127.0.0.1:1", &file] {
+    let postgres = "postgres://127.0.0.1:1/app";
+    for url in ["mem://", postgres, "redis://127.0.0.1:1", "zk://127.0.0.1:1", &file] {
         refused(bare(), url);
     }
-    for url in ["redis://127.0.0.1:1", "redlock://h1,h2,h3", "zk://127.0.0.1:1", &file] {
+    for url in [postgres, "redis://127.0.0.1:1", "redlock://h1,h2,h3", "zk://127.0.0.1:1", &file] {
         refused(timers_only(), url);
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fencelock::{Liveness, Locks, Profile};
-use fencelock_testkit::servers::{RedisOptions, ZooKeeperOptions};
+use fencelock_testkit::servers::{PostgresOptions, RedisOptions, ZooKeeperOptions};
 
 const BEGIN: &str = "<!-- guarantees: made by `cargo test -p fencelock --test guarantees` -->\n";
 const END: &str = "<!-- end of guarantees -->";
@@ -49,6 +49,7 @@ async fn the_readme_says_what_the_stores_promise() {
     let nodes = [nodes.0, nodes.1, nodes.2];
     let redlock = nodes.each_ref().map(|node| node.addr().to_string());
     let redlock = format!("redlock://{}", redlock.join(","));
+    let postgres = PostgresOptions::new().durable().start().await.unwrap();
     // With the tick of the server's own example, so that its bounds are those of most.
     let ticks = ZooKeeperOptions::new().tick_time(Duration::from_secs(2));
     let ensemble = ticks.standalone().await.unwrap();
@@ -56,6 +57,7 @@ async fn the_readme_says_what_the_stores_promise() {
     let stores = [
         ("mem://", fencelock::connect("mem://").await.unwrap()),
         ("file:///DIR", fencelock::connect(&file).await.unwrap()),
+        ("postgres://HOST/DATABASE", fencelock::connect(&postgres.url()).await.unwrap()),
         ("redis://HOST", fencelock::connect(&redis).await.unwrap()),
         ("redlock://H1,H2,H3", fencelock::connect(&redlock).await.unwrap()),
         ("zk://HOSTS", fencelock::connect(&zookeeper).await.unwrap()),

@@ -3,7 +3,7 @@
 use fencelock::{ErrorKind, Locks};
 use fencelock_testkit::TestStore;
 
-#[fencelock_testkit::test(mem, file, redis, zk)]
+#[fencelock_testkit::test(mem, file, postgres, redis, zk)]
 async fn work_ends_when_its_lock_is_lost(locks: Locks, store: TestStore) -> fencelock::Result<()> {
     let guard = locks.lock("report").acquire().await?;
     let work = guard.run(std::future::pending::<()>());

@@ -7,7 +7,7 @@ use fencelock_testkit::TestStore;
 use fencelock_testkit::attribute::{self, Case};
 use fencelock_testkit::helpers::{soon, spawn_waiter, until_granted, until_queued, until_renewed};
 
-#[fencelock_testkit::test(mem, file, redis, zk, ttl = "2s")]
+#[fencelock_testkit::test(mem, file, postgres, redis, zk, ttl = "2s")]
 async fn a_lock_can_be_lost(locks: Locks, store: TestStore) {
     let guard = locks.lock("job").acquire().await.unwrap();
     store.lose("job").await.unwrap();
@@ -18,14 +18,14 @@ async fn a_lock_can_be_lost(locks: Locks, store: TestStore) {
     next.release().await.unwrap();
 }
 
-#[fencelock_testkit::test(mem, file, redis, zk)]
+#[fencelock_testkit::test(mem, file, postgres, redis, zk)]
 async fn a_free_lock_cannot_be_lost(store: TestStore) {
     let error = store.lose("free").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotHeld);
     assert!(error.to_string().contains("expected a holder"), "{error}");
 }
 
-#[fencelock_testkit::test(redis, zk, ttl = "2s")]
+#[fencelock_testkit::test(postgres, redis, zk, ttl = "2s")]
 async fn a_client_that_is_cut_off_loses_its_lock(locks: Locks, store: TestStore) {
     let guard = locks.lock("job").acquire().await.unwrap();
     store.cut_off().await.unwrap();
@@ -36,7 +36,7 @@ async fn a_client_that_is_cut_off_loses_its_lock(locks: Locks, store: TestStore)
     again.release().await.unwrap();
 }
 
-#[fencelock_testkit::test(redis, zk)]
+#[fencelock_testkit::test(postgres, redis, zk)]
 async fn answers_can_be_slow(locks: Locks, store: TestStore) {
     const SLOW: Duration = Duration::from_millis(300);
     store.slow(SLOW).unwrap();
@@ -47,7 +47,7 @@ async fn answers_can_be_slow(locks: Locks, store: TestStore) {
     guard.release().await.unwrap();
 }
 
-#[fencelock_testkit::test(redis, zk, own_server, ttl = "2s")]
+#[fencelock_testkit::test(postgres, redis, zk, own_server, ttl = "2s")]
 async fn a_frozen_server_costs_the_lock(locks: Locks, store: TestStore) {
     let guard = locks.lock("job").acquire().await.unwrap();
     store.freeze().await.unwrap();
@@ -58,7 +58,7 @@ async fn a_frozen_server_costs_the_lock(locks: Locks, store: TestStore) {
     again.release().await.unwrap();
 }
 
-#[fencelock_testkit::test(redis, zk, own_server)]
+#[fencelock_testkit::test(postgres, redis, zk, own_server)]
 async fn a_restarted_server_knows_its_locks(locks: Locks, store: TestStore) {
     let guard = locks.lock("job").acquire().await.unwrap();
     let waiter = spawn_waiter(&locks, "job");
@@ -69,7 +69,7 @@ async fn a_restarted_server_knows_its_locks(locks: Locks, store: TestStore) {
     soon("the waiter's release", until_granted(waiter).await.release()).await.unwrap();
 }
 
-#[fencelock_testkit::test(redis, zk, ttl = "2s")]
+#[fencelock_testkit::test(postgres, redis, zk, ttl = "2s")]
 async fn a_fault_touches_no_other_test(locks: Locks, store: TestStore) {
     let guard = locks.lock("job").acquire().await.unwrap();
     store.cut_off().await.unwrap();
@@ -103,11 +103,14 @@ async fn what_has_no_connection_says_so(store: TestStore) {
     assert!(error.to_string().contains("has no connection"), "{error}");
     assert!(store.slow(Duration::ZERO).unwrap_err().to_string().contains("has no connection"));
     for error in [store.freeze().await.unwrap_err(), store.restart().await.unwrap_err()] {
-        assert!(error.to_string().contains("it has no server; use redis or zk"), "{error}");
+        assert!(
+            error.to_string().contains("it has no server; use postgres, redis or zk"),
+            "{error}"
+        );
     }
 }
 
-#[fencelock_testkit::test(redis, zk)]
+#[fencelock_testkit::test(postgres, redis, zk)]
 async fn a_shared_server_is_not_stopped(store: TestStore) {
     for error in [store.freeze().await.unwrap_err(), store.restart().await.unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::Unsupported);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fencelock::Locks;
 
-#[fencelock_testkit::test(file, redis, zk, own_server)]
+#[fencelock_testkit::test(file, postgres, redis, zk, own_server)]
 #[ignore = "a process of the test below, not a test"]
 async fn holds_for_ever(locks: Locks) {
     let _held = locks.lock("job").acquire().await.unwrap();
@@ -16,7 +16,7 @@ async fn holds_for_ever(locks: Locks) {
 
 #[test]
 fn a_killed_test_leaves_no_directory() {
-    for store in ["file", "redis", "zk"] {
+    for store in ["file", "postgres", "redis", "zk"] {
         let temporary = tempfile::tempdir().unwrap();
         let is_empty = || temporary.path().read_dir().unwrap().next().is_none();
         let mut process = Command::new(std::env::current_exe().unwrap())
@@ -24,6 +24,7 @@ fn a_killed_test_leaves_no_directory() {
             .args(["--ignored", "--nocapture"])
             .env("TMPDIR", temporary.path())
             .env_remove("FENCELOCK_TEST_FILE_URL")
+            .env_remove("FENCELOCK_TEST_POSTGRES_URL")
             .env_remove("FENCELOCK_TEST_REDIS_URL")
             .env_remove("FENCELOCK_TEST_ZK_URL")
             .stdout(Stdio::piped())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fencelock::Locks;
 use fencelock_testkit::{StoreKind, TestStore};
 
-#[fencelock_testkit::test(mem, file, redis, zk)]
+#[fencelock_testkit::test(mem, file, postgres, redis, zk)]
 async fn a_lock_excludes(locks: Locks) {
     let held = locks.lock("job").acquire().await.unwrap();
     assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
@@ -20,7 +20,7 @@ async fn a_lock_excludes(locks: Locks) {
     assert!(locks.lock("job").try_acquire().await.unwrap().is_some());
 }
 
-#[fencelock_testkit::test(mem, file, redis, zk)]
+#[fencelock_testkit::test(mem, file, postgres, redis, zk)]
 async fn clients_of_one_store_share_its_locks(locks: Locks, store: TestStore) {
     let other = store.connect().await.unwrap();
     let held = other.lock("job").acquire().await.unwrap();
@@ -28,7 +28,7 @@ async fn clients_of_one_store_share_its_locks(locks: Locks, store: TestStore) {
     held.release().await.unwrap();
 }
 
-#[fencelock_testkit::test(file, redis, zk)]
+#[fencelock_testkit::test(file, postgres, redis, zk)]
 async fn a_service_connects_by_the_url(store: TestStore) {
     let service = fencelock::connect(store.url().unwrap()).await.unwrap();
     let held = service.lock("job").acquire().await.unwrap();
@@ -47,12 +47,12 @@ async fn holds_a_popular_name(store: TestStore) {
     held.release().await.unwrap();
 }
 
-#[fencelock_testkit::test(file, redis, zk)]
+#[fencelock_testkit::test(file, postgres, redis, zk)]
 async fn a_test_has_its_own_names(store: TestStore) {
     holds_a_popular_name(store).await;
 }
 
-#[fencelock_testkit::test(file, redis, zk)]
+#[fencelock_testkit::test(file, postgres, redis, zk)]
 async fn another_test_has_its_own_names(store: TestStore) {
     holds_a_popular_name(store).await;
 }
@@ -90,13 +90,14 @@ async fn a_panic_fails_the_test(_locks: Locks) {
     panic!("the test's own panic");
 }
 
-#[fencelock_testkit::test(mem, file, redis, zk)]
+#[fencelock_testkit::test(mem, file, postgres, redis, zk)]
 async fn a_test_knows_its_store(store: TestStore) {
     let scheme = match store.kind() {
         StoreKind::Memory => {
             return assert!(store.url().unwrap_err().to_string().contains("connect"));
         }
         StoreKind::File => "file://",
+        StoreKind::Postgres => "postgres://",
         StoreKind::Redis => "redis://",
         StoreKind::ZooKeeper => "zk://",
     };

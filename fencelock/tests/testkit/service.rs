@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// An invoice that no replica comes to within a test.
 const NEVER: u32 = u32::MAX;
 
-#[fencelock_testkit::test(mem, file, redis, zk)]
+#[fencelock_testkit::test(mem, file, postgres, redis, zk)]
 async fn each_invoice_is_sent_once(locks: Locks, store: TestStore) -> Result<()> {
     let (one, other, seen) = two_replicas(locks, store.connect().await?);
     let (first, second) = tokio::join!(one.send_up_to(20, PAUSE), other.send_up_to(20, PAUSE));
@@ -51,7 +51,7 @@ async fn each_invoice_is_sent_once(locks: Locks, store: TestStore) -> Result<()>
     Ok(())
 }
 
-#[fencelock_testkit::test(mem, file, redis, zk, ttl = "2s")]
+#[fencelock_testkit::test(mem, file, postgres, redis, zk, ttl = "2s")]
 async fn a_replica_stops_when_an_operator_breaks_its_lock(
     locks: Locks,
     store: TestStore,
@@ -71,7 +71,7 @@ async fn a_replica_stops_when_an_operator_breaks_its_lock(
     Ok(())
 }
 
-#[fencelock_testkit::test(redis, zk, ttl = "2s")]
+#[fencelock_testkit::test(postgres, redis, zk, ttl = "2s")]
 async fn a_replica_stops_when_its_network_fails(locks: Locks, store: TestStore) -> Result<()> {
     let (one, other, mut seen) = two_replicas(locks, store.connect().await?);
     let cut = async {
@@ -86,7 +86,7 @@ async fn a_replica_stops_when_its_network_fails(locks: Locks, store: TestStore) 
     other.send_up_to(sent + 1, PAUSE).await
 }
 
-#[fencelock_testkit::test(redis, zk, own_server)]
+#[fencelock_testkit::test(postgres, redis, zk, own_server)]
 async fn a_restart_of_the_server_interrupts_no_replica(
     locks: Locks,
     store: TestStore,
