@@ -9,6 +9,7 @@
 mod clients;
 mod figures;
 mod held;
+mod limits;
 mod rounds;
 mod worker;
 
@@ -49,6 +50,10 @@ pub(crate) struct Options {
     /// Up to this many acquisitions of a process take turns on one grant
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     local_handoffs: Option<u32>,
+    /// Then also what the store's own database does without this library, with as many clients: `uncontended`
+    /// of postgres:// alone. A table named fencelock_bench_limits is made there and dropped
+    #[arg(long)]
+    limits: bool,
     /// This is one of those processes: its first client's number
     #[arg(long, hide = true)]
     worker: Option<u32>,
@@ -126,6 +131,7 @@ impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         self.takes_no_handoffs_from_the_url()?;
         self.takes_handoffs_only_of_locks()?;
+        self.takes_limits_only_of_a_database()?;
         if let Some(first) = self.worker {
             self.work(first)?;
             return Ok(ExitCode::SUCCESS);
@@ -133,9 +139,12 @@ impl Options {
         let line = match self.workload {
             Workload::Held => json(&self.hold()?),
             Workload::Latch | Workload::CountDowns => json(&self.in_rounds()?),
-            _ => json(&self.line(&self.in_loops()?)),
+            _ => json(&self.line(store_word(&self.url), &self.in_loops()?)),
         };
         println!("{line}");
+        if self.limits {
+            self.measure_limits()?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 
@@ -240,7 +249,7 @@ impl Options {
         source.drive(Load { clients, locks, time: self.seconds, note }).await
     }
 
-    fn line(&self, seen: &[Seen]) -> Line<'_> {
+    fn line<'a>(&self, store: &'a str, seen: &[Seen]) -> Line<'a> {
         let elapsed = seen.iter().map(|s| s.elapsed).fold(0.0, f64::max);
         let pairs: Vec<u64> = seen.iter().flat_map(|s| s.pairs.iter().copied()).collect();
         let by_process: Vec<u64> = seen.iter().map(|s| s.pairs.iter().sum()).collect();
@@ -253,7 +262,7 @@ impl Options {
         let per_s = tenth(pairs.iter().sum::<u64>() as f64 / elapsed);
         let adds = self.workload == Workload::Counter;
         Line {
-            store: store_word(&self.url),
+            store,
             workload: self.workload,
             clients: self.clients,
             processes: self.processes.min(self.clients),
@@ -310,6 +319,7 @@ mod tests {
             seconds: Duration::from_millis(50),
             processes: 1,
             local_handoffs: None,
+            limits: false,
             worker: None,
         }
     }
@@ -333,11 +343,28 @@ mod tests {
     }
 
     #[test]
+    fn only_a_database_has_limits() {
+        let with_limits = |url, workload| Options { limits: true, ..options(url, workload) };
+        for options in [
+            with_limits("redis://127.0.0.1", Workload::Uncontended),
+            with_limits("postgres://127.0.0.1/db", Workload::Contended),
+            Options {
+                processes: 2,
+                ..with_limits("postgres://127.0.0.1/db", Workload::Uncontended)
+            },
+        ] {
+            let error = options.run().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains("--limits"), "{error}");
+        }
+    }
+
+    #[test]
     fn the_share_of_each_process_is_shown() {
         let shares = [&[50, 60][..], &[100], &[40, 50]];
         let seen = shares.map(|pairs| Seen { pairs: pairs.to_vec(), ..Seen::default() });
         let options = options("file://", Workload::Handover);
-        let line = |seen| serde_json::to_value(options.line(seen)).unwrap();
+        let line = |seen| serde_json::to_value(options.line("file", seen)).unwrap();
         assert_eq!(line(&seen)["pairs_by_process"], serde_json::json!([110, 100, 90]));
         assert_eq!(line(&seen)["largest_deviation_percent"], 10.0);
         for only_of_several in ["pairs_by_process", "largest_deviation_percent"] {
@@ -346,7 +373,7 @@ mod tests {
     }
 
     fn line(options: &Options) -> serde_json::Value {
-        serde_json::to_value(options.line(&options.in_loops().unwrap())).unwrap()
+        serde_json::to_value(options.line("mem", &options.in_loops().unwrap())).unwrap()
     }
 
     #[test]

@@ -44,10 +44,11 @@ use report::Requirements;
 /// report of what is done.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
-    /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the
-    /// command made is touched, and removed at the end. All that can be started here but the
-    /// cluster, if none is given
+    /// Stores to start here: memory, file, postgres, postgres-pgbouncer, postgres-failover,
+    /// postgres-sync, redis, redis-aof, redis-failover, redis-sentinel, redis-cluster, redlock-3,
+    /// redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is touched, and
+    /// removed at the end. All that can be started here but postgres-pgbouncer, postgres-sync and
+    /// redis-cluster, if none is given
     stores: Vec<StoreSpec>,
     /// Within two minutes: fewer and shorter measurements, which prefer no store to another
     #[arg(long, conflicts_with = "seconds")]
@@ -309,9 +310,10 @@ fn read(from: &Path) -> Result<Comparison> {
     }
 }
 
-/// All that can be started here but the cluster, which is three of the same servers.
+/// All that can be started here but those that are several of the same servers, or have more around them.
 fn usual() -> Vec<StoreSpec> {
-    let usual = Kind::ALL.into_iter().filter(|kind| *kind != Kind::RedisCluster);
+    let others = [Kind::PostgresPgbouncer, Kind::PostgresSync, Kind::RedisCluster];
+    let usual = Kind::ALL.into_iter().filter(|kind| !others.contains(kind));
     usual.map(StoreSpec::Started).collect()
 }
 

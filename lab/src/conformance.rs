@@ -12,6 +12,7 @@ use fencelock_conformance::{RunOptions, peer_main_if_asked, run_against_url};
 
 use crate::interrupt::Interrupts;
 use crate::leftovers;
+use crate::torture::registers;
 
 /// Runs the conformance suite against a store; each behaviour passes, fails, or is ignored with
 /// the reason.
@@ -81,7 +82,7 @@ fn what_follows(url: &StoreUrl) -> String {
 
 /// Runs one of the suite's peer processes, if this program was executed as one.
 pub(crate) fn serve_if_asked() {
-    peer_main_if_asked(connect);
+    peer_main_if_asked(connect, Some(registers::open));
 }
 
 pub(crate) fn connect(url: &str) -> Connecting {

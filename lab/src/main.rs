@@ -7,6 +7,7 @@ mod compare;
 mod conformance;
 mod interrupt;
 mod leftovers;
+mod postgres_client;
 mod store_spec;
 mod torture;
 

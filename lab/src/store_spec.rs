@@ -32,6 +32,12 @@ impl StoreSpec {
         Some(match kind {
             Kind::Memory => "nothing",
             Kind::File => "nothing; a directory on a local disk",
+            Kind::Postgres => "1 PostgreSQL server",
+            Kind::PostgresPgbouncer => "1 PostgreSQL server and pgbouncer",
+            Kind::PostgresFailover => "2 PostgreSQL servers, and what promotes a standby",
+            Kind::PostgresSync => {
+                "2 PostgreSQL servers, and what promotes a standby and lets go of it"
+            }
             Kind::Redis => "1 redis-server",
             Kind::RedisAof => "1 redis-server with a disk that it can trust",
             Kind::RedisFailover => "2 redis-servers, and what moves their address",

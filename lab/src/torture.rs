@@ -1,6 +1,8 @@
 //! `fencelock-lab torture`: stress-tests a store, for as long as the user likes, while faults are injected
 //! into it and its clients.
 
+pub(crate) mod registers;
+
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use fencelock::{Error, ErrorKind, Result};
 use fencelock_testkit::deployments::{Fault, Kind, Wiring};
 use fencelock_testkit::torture::{
-    self, CellFigures, Only, StoreReport, Until, Workload, counted, torture,
+    self, CellFigures, Only, StoreReport, TransactionFigures, Until, Workload, counted, torture,
 };
 use serde::Serialize;
 
@@ -18,15 +20,17 @@ use crate::leftovers;
 use crate::store_spec::{LIBRARY, StoreSpec};
 
 /// Stress-tests stores: injects faults into servers and clients, and checks exclusion, fencing tokens,
-/// order, liveness and leftovers, and counters, jobs that run once for each tick, and elections.
+/// order, liveness and leftovers, counters, jobs that run once for each tick, and elections, and what is
+/// written in transactions that check their lock in its own database.
 ///
 /// The servers are started here, on loopback, and end with the command. Overlaps that a store's
 /// profile admits under a fault are counted and shown; any other violation makes the exit code 1.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Stores to start here: memory, file, redis, redis-aof, redis-failover, redis-sentinel,
-    /// redis-cluster, redlock-3, redlock-5, zookeeper, zookeeper-3; or URLs, where only what the
-    /// command made is touched, and removed at the end. All that can be started here, if none is
+    /// Stores to start here: memory, file, postgres, postgres-pgbouncer, postgres-failover,
+    /// postgres-sync, redis, redis-aof, redis-failover, redis-sentinel, redis-cluster, redlock-3,
+    /// redlock-5, zookeeper, zookeeper-3; or URLs, where only what the command made is touched, and
+    /// removed at the end. All that can be started here, if none is
     /// given
     stores: Vec<StoreSpec>,
     /// Minutes per store
@@ -66,6 +70,10 @@ pub(crate) struct Options {
     /// The longest usual hold; a few last longer than the TTL, which is 2 s
     #[arg(long, default_value = "2ms", value_parser = humantime::parse_duration)]
     hold_at_most: Duration,
+    /// Of 100 exclusive holds, so many also add to a register in the lock's own database, in a transaction
+    /// that checks the lock and in one that does not; only in servers that are started here
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=100))]
+    transactions: u32,
     /// Also write all results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -163,6 +171,7 @@ impl Options {
                 locks: self.locks,
                 hold_at_most: self.hold_at_most,
                 ttl: Duration::from_secs(2),
+                transactions_percent: self.transactions,
             },
         }
     }
@@ -189,6 +198,9 @@ impl Options {
         if report.cells() != CellFigures::default() {
             text += &format!("; {}", report.cells());
         }
+        if report.transactions() != TransactionFigures::default() {
+            text += &format!("; {}", report.transactions());
+        }
         for left in &report.leftovers {
             text += &format!("\n  VIOLATION: left behind: {left}");
         }
@@ -210,13 +222,14 @@ impl Options {
         let only = self.only.map_or_else(String::new, |only| format!(" --only {only}"));
         format!(
             "fencelock-lab torture {store} {length}{only}{faults} --seed {seed} --faults-for {} --quiet-for {} \
-             --hold-at-most {} --processes {} --workers {} --locks {}",
+             --hold-at-most {} --processes {} --workers {} --locks {} --transactions {}",
             in_one_word(self.faults_for),
             in_one_word(self.quiet_for),
             in_one_word(self.hold_at_most),
             self.processes,
             self.workers,
-            self.locks
+            self.locks,
+            self.transactions
         )
     }
 }

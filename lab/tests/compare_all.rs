@@ -8,7 +8,7 @@ use support::*;
 
 /// These may be held twice, as their profiles say. Sentinel's failovers lose what was
 /// not replicated yet, which here is little or nothing.
-const FORGETFUL: [&str; 3] = ["redis", "redis-failover", "redis-sentinel"];
+const FORGETFUL: [&str; 4] = ["postgres-failover", "redis", "redis-failover", "redis-sentinel"];
 
 /// What may overlap did, and nothing else; and each other stage has found something, unless it was left
 /// out for want of time, and says so.
@@ -74,8 +74,8 @@ async fn every_store_is_compared() {
     let figures = figures(&directory);
     let stores = figures["stores"].as_array().expect("stores");
     let names: Vec<&str> = stores.iter().filter_map(|store| store["store"].as_str()).collect();
-    let all = "memory file redis redis-aof redis-failover redis-sentinel redlock-3 redlock-5 \
-               zookeeper zookeeper-3";
+    let all = "memory file postgres postgres-failover redis redis-aof redis-failover redis-sentinel \
+               redlock-3 redlock-5 zookeeper zookeeper-3";
     assert_eq!(names.join(" "), all, "{printed}");
     stores.iter().for_each(assert_whole);
     let measured = stores.iter().filter(|store| is_measured(store)).count();

@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Seen;
 use super::figures::{new_histogram, now};
+use super::limits::{LimitClient, Limits};
 
 /// Clients that each loop over one of some locks.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub(crate) enum LockSource {
     Store(Locks),
     /// No store at all: what the loop and tokio cost.
     TokioMutex(Arc<std::sync::Mutex<Mutexes>>),
+    /// The store's own database without this library.
+    Limits(Arc<Limits>),
 }
 
 type Mutexes = std::collections::HashMap<String, Arc<tokio::sync::Mutex<()>>>;
@@ -49,11 +52,13 @@ const TOKIO_MUTEX: &str = "baseline:tokio-mutex";
 enum Target {
     Store(Box<Lock>),
     TokioMutex(Arc<tokio::sync::Mutex<()>>),
+    Limit(LimitClient),
 }
 
-enum Held {
+enum Held<'a> {
     Store(fencelock::Guard),
     TokioMutex(#[expect(dead_code, reason = "held for its drop")] tokio::sync::OwnedMutexGuard<()>),
+    Limit(&'a LimitClient),
 }
 
 impl LockSource {
@@ -75,13 +80,15 @@ impl LockSource {
         }
     }
 
-    fn target(&self, name: &str) -> Target {
+    fn target(&self, client: u32, locks: u32) -> Target {
+        let name = format!("bench-{}", client % locks);
         match self {
             LockSource::Store(locks) => Target::Store(Box::new(locks.lock(name))),
             LockSource::TokioMutex(all) => {
                 let mut all = all.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                Target::TokioMutex(all.entry(name.to_owned()).or_default().clone())
+                Target::TokioMutex(all.entry(name).or_default().clone())
             }
+            LockSource::Limits(limits) => Target::Limit(limits.client(client)),
         }
     }
 
@@ -89,7 +96,7 @@ impl LockSource {
     pub(super) fn store(&self) -> Result<&Locks> {
         match self {
             LockSource::Store(locks) => Ok(locks),
-            LockSource::TokioMutex(_) => Err(Error::new(
+            _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("{TOKIO_MUTEX} has locks, but neither counters nor latches"),
             )),
@@ -102,9 +109,7 @@ impl LockSource {
 
     pub(crate) async fn drive(&self, load: Load) -> Result<Seen> {
         let end = after(load.time);
-        let client = |client: u32| {
-            one_client(self.target(&format!("bench-{}", client % load.locks)), load.note, end)
-        };
+        let client = |client: u32| one_client(self.target(client, load.locks), load.note, end);
         in_tasks(load.clients.map(client)).await
     }
 
@@ -118,6 +123,7 @@ impl LockSource {
         match self {
             LockSource::Store(locks) => locks.close().await,
             LockSource::TokioMutex(_) => Ok(()),
+            LockSource::Limits(limits) => limits.close().await,
         }
     }
 }
@@ -197,19 +203,21 @@ async fn one_adder(counter: Counter, end: u64) -> Result<OneClient> {
 }
 
 impl Target {
-    async fn acquire(&self) -> Result<Held> {
+    async fn acquire(&self) -> Result<Held<'_>> {
         match self {
             Target::Store(lock) => Ok(Held::Store(lock.acquire().await?)),
             Target::TokioMutex(mutex) => Ok(Held::TokioMutex(mutex.clone().lock_owned().await)),
+            Target::Limit(client) => client.acquire().await.map(|()| Held::Limit(client)),
         }
     }
 }
 
-impl Held {
+impl Held<'_> {
     async fn release(self) -> Result<()> {
         match self {
             Held::Store(guard) => guard.release().await,
             Held::TokioMutex(_) => Ok(()),
+            Held::Limit(client) => client.release().await,
         }
     }
 }

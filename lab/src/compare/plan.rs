@@ -58,7 +58,7 @@ impl Plan {
             repeats: 2,
             clients: &[1, 16, 256],
             locks: &[1, 64],
-            together: 10,
+            together: 12,
             timelines: 2,
             faults: 1,
             turns: 1,

@@ -15,6 +15,7 @@ use tokio::process::Command;
 
 mod clocks;
 mod forgetting;
+mod transactions;
 
 /// Longer than a TTL, which is 2 s there.
 const SHORT: [&str; 4] = ["--faults-for", "2500ms", "--quiet-for", "1s"];
@@ -69,6 +70,26 @@ async fn memory_keeps_its_promises() {
 #[tokio::test]
 async fn file_keeps_its_promises() {
     keeps_its_promises("file").await;
+}
+
+#[tokio::test]
+async fn postgres_keeps_its_promises() {
+    keeps_its_promises("postgres").await;
+}
+
+#[tokio::test]
+async fn postgres_pgbouncer_keeps_its_promises() {
+    keeps_its_promises("postgres-pgbouncer").await;
+}
+
+#[tokio::test]
+async fn postgres_failover_keeps_its_promises() {
+    keeps_its_promises("postgres-failover").await;
+}
+
+#[tokio::test]
+async fn postgres_sync_keeps_its_promises() {
+    keeps_its_promises("postgres-sync").await;
 }
 
 #[tokio::test]

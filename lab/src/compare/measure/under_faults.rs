@@ -25,6 +25,7 @@ const WORKLOAD: Workload = Workload {
     locks: 48,
     hold_at_most: Duration::from_millis(400),
     ttl: Duration::from_secs(2),
+    transactions_percent: 0,
 };
 const FAULTS_FOR: Duration = Duration::from_millis(1500);
 const QUIET_FOR: Duration = Duration::from_millis(500);
@@ -92,7 +93,8 @@ fn again(spec: &StoreSpec, faults: &[Fault], seed: u64) -> String {
     let faults: String = faults.iter().map(|fault| format!(" --fault {}", fault.word())).collect();
     format!(
         "fencelock-lab torture {spec} --minutes 60{faults} --seed {seed} --faults-for {} \
-         --quiet-for {} --hold-at-most {} --processes {PROCESSES} --workers {} --locks {} --only locks",
+         --quiet-for {} --hold-at-most {} --processes {PROCESSES} --workers {} --locks {} --only locks \
+         --transactions 0",
         in_one_word(FAULTS_FOR),
         in_one_word(QUIET_FOR),
         in_one_word(WORKLOAD.hold_at_most),

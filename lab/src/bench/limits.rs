@@ -1,0 +1,164 @@
+//! What a Postgres database does without this library: the round trips of a pair with nothing in them, and the
+//! locks of the server's own. These have neither a lease nor a fencing token, and take a connection for each
+//! client.
+
+use std::sync::Arc;
+
+use fencelock::{Error, ErrorKind, Result};
+use tokio_postgres::Statement;
+use tokio_postgres::types::ToSql;
+
+use super::clients::{Load, LockSource, Note};
+use super::{Options, Workload, json, store_word};
+use crate::postgres_client::{PostgresClient, connect};
+
+/// What is done in place of acquire and release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// Twice `SELECT 1`, all clients on one connection, as this library has it.
+    RoundTrips,
+    /// `pg_advisory_lock` and `pg_advisory_unlock`.
+    AdvisoryLock,
+    /// `BEGIN; SELECT … FOR UPDATE`, and `COMMIT`.
+    ForUpdate,
+}
+
+impl Limit {
+    const ALL: [Limit; 3] = [Limit::RoundTrips, Limit::AdvisoryLock, Limit::ForUpdate];
+
+    fn name(self) -> &'static str {
+        match self {
+            Limit::RoundTrips => "limit: two SELECT 1",
+            Limit::AdvisoryLock => "limit: pg_advisory_lock",
+            Limit::ForUpdate => "limit: SELECT FOR UPDATE",
+        }
+    }
+
+    /// The statement of the acquire, and of the release.
+    fn statements(self) -> [&'static str; 2] {
+        match self {
+            Limit::RoundTrips => ["SELECT 1"; 2],
+            Limit::AdvisoryLock => ["SELECT pg_advisory_lock($1)", "SELECT pg_advisory_unlock($1)"],
+            Limit::ForUpdate => {
+                ["SELECT FROM fencelock_bench_limits WHERE n = $1 FOR UPDATE", "COMMIT"]
+            }
+        }
+    }
+}
+
+/// The connections of all clients.
+pub(crate) struct Limits {
+    limit: Limit,
+    connections: Vec<Arc<Connection>>,
+}
+
+struct Connection {
+    client: PostgresClient,
+    statements: [Statement; 2],
+}
+
+/// One client, with a lock of its own.
+pub(super) struct LimitClient {
+    limit: Limit,
+    connection: Arc<Connection>,
+    number: i64,
+}
+
+impl Options {
+    pub(super) fn takes_limits_only_of_a_database(&self) -> Result<()> {
+        let is_database = ["postgres", "postgresql"].contains(&store_word(&self.url));
+        let is_one_loop = self.workload == Workload::Uncontended && self.processes == 1;
+        if !self.limits || is_database && is_one_loop {
+            return Ok(());
+        }
+        let message = "--limits is for `uncontended` in one process on postgres://: leave it out";
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// Prints a line for each.
+    pub(super) fn measure_limits(&self) -> Result<()> {
+        fencelock_cli::runtime()?.block_on(async {
+            for limit in Limit::ALL {
+                let limits = Limits::connect(limit, &self.url, self.clients).await?;
+                let source = LockSource::Limits(Arc::new(limits));
+                let clients = 0..self.clients;
+                let load = Load { clients, locks: u32::MAX, time: self.seconds, note: Note::Pair };
+                let seen = source.drive(load).await;
+                source.close().await?;
+                println!("{}", json(&self.line(limit.name(), &[seen?])));
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Limits {
+    async fn connect(limit: Limit, url: &str, clients: u32) -> Result<Limits> {
+        let several = if limit == Limit::RoundTrips { 1 } else { clients };
+        let mut connections = Vec::new();
+        for number in 0..several {
+            let client = connect(url).await?;
+            if number == 0 && limit == Limit::ForUpdate {
+                let table = format!(
+                    "DROP TABLE IF EXISTS fencelock_bench_limits;
+                     CREATE TABLE fencelock_bench_limits (n bigint PRIMARY KEY);
+                     INSERT INTO fencelock_bench_limits SELECT generate_series(0, {clients});
+                     ANALYZE fencelock_bench_limits"
+                );
+                client.batch_execute(&table).await.map_err(failed)?;
+            }
+            let [acquire, release] = limit.statements();
+            let acquire = client.prepare(acquire).await.map_err(failed)?;
+            let release = client.prepare(release).await.map_err(failed)?;
+            connections.push(Arc::new(Connection { client, statements: [acquire, release] }));
+        }
+        Ok(Limits { limit, connections })
+    }
+
+    pub(super) fn client(&self, number: u32) -> LimitClient {
+        let connection = self.connections[number as usize % self.connections.len()].clone();
+        LimitClient { limit: self.limit, connection, number: i64::from(number) }
+    }
+
+    /// Leaves nothing in the database.
+    pub(super) async fn close(&self) -> Result<()> {
+        match (self.limit, self.connections.first()) {
+            (Limit::ForUpdate, Some(first)) => {
+                let drop = "DROP TABLE fencelock_bench_limits";
+                first.client.batch_execute(drop).await.map_err(failed)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl LimitClient {
+    /// One round trip.
+    pub(super) async fn acquire(&self) -> Result<()> {
+        let acquired = self.execute(0);
+        if self.limit != Limit::ForUpdate {
+            return acquired.await;
+        }
+        let begun = async { self.connection.client.batch_execute("BEGIN").await.map_err(failed) };
+        // Both are sent before the first is answered.
+        tokio::try_join!(begun, acquired).map(drop)
+    }
+
+    /// Another.
+    pub(super) async fn release(&self) -> Result<()> {
+        self.execute(1).await
+    }
+
+    async fn execute(&self, which: usize) -> Result<()> {
+        let Connection { client, statements } = &*self.connection;
+        let number: [&(dyn ToSql + Sync); 1] = [&self.number];
+        let statement = &statements[which];
+        let arguments = &number[..statement.params().len()];
+        client.query(statement, arguments).await.map(drop).map_err(failed)
+    }
+}
+
+fn failed(error: tokio_postgres::Error) -> Error {
+    Error::new(ErrorKind::Refused, "the limit of the database could not be measured")
+        .caused_by(error)
+}

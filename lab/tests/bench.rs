@@ -1,0 +1,65 @@
+//! `fencelock-lab bench` on a Postgres server.
+
+use std::time::Duration;
+
+use fencelock_testkit::servers::TestPostgres;
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::time::sleep;
+
+/// Runs it on this server, with three clients that have a lock each, and returns what it printed.
+async fn bench(server: &TestPostgres, options: &[&str]) -> String {
+    let arguments = ["bench", &server.url(), "uncontended", "3", "0.2"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock-lab"));
+    let output = command.args(arguments).args(options).output().await.expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn limits_are_measured_beside_the_store() {
+    let server = TestPostgres::start().await.expect("a server");
+    let printed = bench(&server, &["--limits"]).await;
+    let lines: Vec<Value> =
+        printed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let stores: Vec<_> = lines.iter().map(|line| line["store"].as_str().expect("a word")).collect();
+    let limits = ["two SELECT 1", "pg_advisory_lock", "SELECT FOR UPDATE"];
+    assert_eq!(stores[0], "postgres", "{printed}");
+    assert_eq!(stores[1..], limits.map(|limit| format!("limit: {limit}")), "{printed}");
+    for line in &lines {
+        assert!(line["pairs_per_s"].as_f64() > Some(0.0) && line["clients"] == 3, "{printed}");
+    }
+    let tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'fencelock_bench%'";
+    assert_eq!(server.sql(tables).await.expect("it answers"), "0");
+}
+
+/// A planner that knows how few rows there are would read all of them for each step, with their dead versions.
+#[tokio::test]
+async fn steps_find_their_lock_by_its_key_in_a_small_table_too() {
+    let server = TestPostgres::start().await.expect("a server");
+    bench(&server, &[]).await;
+    server.sql("ANALYZE fencelock.locks").await.expect("it answers");
+    let scans =
+        "SELECT seq_scan FROM pg_stat_user_tables WHERE relid = 'fencelock.locks'::regclass";
+    let before = server.sql(scans).await.expect("it answers");
+    // Its session has reported what it did when it has ended.
+    bench(&server, &[]).await;
+    let is_open = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'fencelock'";
+    for _ in 0..250 {
+        if server.sql(is_open).await.expect("it answers") == "0" {
+            break;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(server.sql(scans).await.expect("it answers"), before);
+}
+
+/// The schema has a function of the name of one of the server's.
+#[tokio::test]
+async fn a_role_whose_search_path_begins_with_the_schema_is_served() {
+    let server = TestPostgres::start().await.expect("a server");
+    bench(&server, &[]).await;
+    let path = "ALTER ROLE fencelock SET search_path = fencelock, pg_catalog";
+    server.sql(path).await.expect("it answers");
+    bench(&server, &[]).await;
+}

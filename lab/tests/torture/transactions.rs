@@ -1,0 +1,149 @@
+//! Transactions on the lock's own database: what their check prevents, and whether the test would notice if it
+//! prevented nothing.
+
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::sleep;
+use tokio_postgres::{Config, NoTls};
+
+use super::{command, report, said};
+
+/// All holds have transactions.
+const ALL: [&str; 2] = ["--transactions", "100"];
+/// Several holders hold at any time, others wait, and all tasks have transactions.
+const HOLDS: [&str; 6] = ["--workers", "8", "--locks", "16", "--hold-at-most", "200ms"];
+
+fn sum(report: &Value, figure: &[&str]) -> u64 {
+    let rounds = report["rounds"].as_array().expect("rounds").iter();
+    let figures =
+        rounds.map(|round| figure.iter().fold(&round["transactions"], |it, key| &it[key]));
+    figures.map(|figure| figure.as_u64().expect("a count")).sum()
+}
+
+/// Clients are frozen for longer than the TTL, within transactions too.
+#[tokio::test]
+async fn a_check_keeps_the_updates_that_are_lost_without_it() {
+    let frozen = ["postgres", "--fault", "clients-frozen", "--rounds", "4"];
+    let report = report(&[&frozen[..], &ALL, &HOLDS].concat()).await;
+    assert!(sum(&report, &["checked", "commits"]) > 0, "{report:#}");
+    assert!(sum(&report, &["unchecked", "lost_updates"]) > 0, "{report:#}");
+    assert!(sum(&report, &["refused"]) > 0, "{report:#}");
+    assert_eq!(sum(&report, &["checked", "lost_updates"]), 0, "{report:#}");
+    assert_eq!(sum(&report, &["lost_commits"]), 0, "{report:#}");
+}
+
+/// The commits that it loses are lost with the grants that they were checked against: one history.
+#[tokio::test]
+async fn a_failover_that_loses_commits_loses_no_update_of_those_that_survive() {
+    let lossy = ["postgres-failover", "--fault", "master-killed", "--rounds", "2"];
+    let report = report(&[&lossy[..], &ALL, &HOLDS].concat()).await;
+    assert!(sum(&report, &["lost_commits"]) > 0, "{report:#}");
+    assert_eq!(sum(&report, &["checked", "lost_updates"]), 0, "{report:#}");
+    assert_eq!(report["violations"], 0, "{report:#}");
+}
+
+#[tokio::test]
+async fn a_failover_to_a_synchronous_standby_loses_no_commit() {
+    let safe = ["postgres-sync", "--fault", "master-killed", "--rounds", "1"];
+    let report = report(&[&safe[..], &ALL, &HOLDS].concat()).await;
+    assert!(sum(&report, &["checked", "commits"]) > 0, "{report:#}");
+    assert_eq!(sum(&report, &["lost_commits"]), 0, "{report:#}");
+    assert_eq!(report["violations"], 0, "{report:#}");
+}
+
+#[tokio::test]
+async fn a_check_that_checks_nothing_is_a_violation() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data-directory");
+    let programs = programs_that_say_where(directory.path(), &data).expect("programs");
+    let json = directory.path().join("report");
+    let path = json.to_str().expect("a plain path");
+    let frozen = ["postgres", "--fault", "clients-frozen", "--rounds", "4", "--json", path];
+    let mut torture = command(&[&frozen[..], &ALL, &HOLDS].concat());
+    let torture = torture.env("FENCELOCK_POSTGRES", &programs).output();
+    let output = tokio::select! {
+        output = torture => output.expect("it runs"),
+        () = check_nothing(&data) => unreachable!("it goes on for as long as it can"),
+    };
+    let (code, printed, progress) = said(&output);
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(json).expect("a report")).expect("JSON");
+    let rounds = report[0]["rounds"].as_array().expect("rounds");
+    for round in rounds {
+        if let Some(histories) = round["histories"].as_str() {
+            std::fs::remove_dir_all(histories).expect("removed");
+        }
+    }
+    assert_eq!(code, 1, "{printed}\n{progress}");
+    let mut found = rounds.iter().flat_map(|round| round["violations"].as_array().expect("a list"));
+    let lost = "lost in transactions that checked their lock";
+    assert!(found.any(|it| it.as_str().expect("a text").ends_with(lost)), "{progress}");
+}
+
+/// A directory of programs, in whose `bin` are those of PostgreSQL; the server writes down where its data is.
+fn programs_that_say_where(directory: &Path, data: &Path) -> io::Result<PathBuf> {
+    let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
+    open(directory, 0o755)?;
+    std::fs::write(data, "")?;
+    open(data, 0o666)?;
+    let bin = directory.join("bin");
+    std::fs::create_dir(&bin)?;
+    let installed = installed()?;
+    for program in std::fs::read_dir(&installed)? {
+        let program = program?.file_name();
+        if program != "postgres" {
+            symlink(installed.join(&program), bin.join(&program))?;
+        }
+    }
+    let server = bin.join("postgres");
+    let (data, installed) = (data.display(), installed.display());
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = -D ] && echo \"$2\" > {data}\nexec {installed}/postgres \"$@\"\n"
+    );
+    std::fs::write(&server, script)?;
+    open(&server, 0o755)?;
+    Ok(directory.to_owned())
+}
+
+/// Where the programs are that the tests use.
+fn installed() -> io::Result<PathBuf> {
+    if let Some(named) = std::env::var_os("FENCELOCK_POSTGRES") {
+        return Ok(PathBuf::from(named).join("bin"));
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql")?.flatten().map(|it| it.path());
+    let newest = versions
+        .max_by_key(|path| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()));
+    Ok(newest.ok_or(io::ErrorKind::NotFound)?.join("bin"))
+}
+
+/// Replaces the check by one that is content with everything, until the server ends.
+async fn check_nothing(data: &Path) {
+    loop {
+        // It is not there yet, or its tables are not, or it is no more.
+        let _ = replace_check(data).await;
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn replace_check(data: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let data = PathBuf::from(std::fs::read_to_string(data)?.trim());
+    let settings = std::fs::read_to_string(data.join("postgresql.conf"))?;
+    let port = settings.lines().find_map(|line| line.strip_prefix("port = ")).unwrap_or_default();
+    let mut config = Config::new();
+    config.host_path(data.parent().unwrap_or(&data)).port(port.parse()?);
+    let (client, connection) = config.user("admin").dbname("postgres").connect(NoTls).await?;
+    let connection = tokio::spawn(connection);
+    let replaced = client
+        .batch_execute(
+            "SELECT 'fencelock.check_token(bytea, bigint, int)'::regprocedure;
+             CREATE OR REPLACE FUNCTION fencelock.check_token(p_key bytea, p_token bigint, p_idle_ms int)
+             RETURNS void LANGUAGE sql AS 'SELECT NULL::void'",
+        )
+        .await;
+    connection.abort();
+    Ok(replaced?)
+}
