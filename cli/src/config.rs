@@ -41,8 +41,8 @@ const DEFAULT_URL: &str = "file://";
 /// The options that choose the store.
 #[derive(clap::Args, Debug)]
 pub(crate) struct StoreOptions {
-    /// Store URL, such as redis://HOST, zk://HOST or file:///DIR [env: FENCELOCK_URL]; the default,
-    /// file://, is a per-user directory on this machine
+    /// Store URL, such as redis://HOST, postgres://HOST/DATABASE, zk://HOST or file:///DIR [env:
+    /// FENCELOCK_URL]; the default, file://, is a per-user directory on this machine
     #[arg(long, value_name = "URL")]
     url: Option<GivenUrl>,
     /// Read the settings url, reach, ttl and label from FILE, and not from ~/.config/fencelock.toml
@@ -167,15 +167,16 @@ impl Config {
                 value.as_str(),
                 match value {
                     RequiredReach::Network => format!(
-                        "set a URL such as redis://HOST or zk://HOST by --url, {URL_VARIABLE} or \
+                        "set a URL such as redis://HOST or postgres://HOST/DATABASE by --url, {URL_VARIABLE} or \
                          url in {MACHINE_FILE}"
                     ),
-                    RequiredReach::Machine => "use file://, redis:// or zk://".to_owned(),
+                    RequiredReach::Machine =>
+                        "use file://, postgres://, redis:// or zk://".to_owned(),
                 }
             )),
             _ if excludes == Reach::Process => Err(format!(
                 "{shown_url} excludes only the {excludes}, and each command is a process of its \
-                 own; use file://, redis:// or zk://"
+                 own; use file://, postgres://, redis:// or zk://"
             )),
             _ => Ok(()),
         }

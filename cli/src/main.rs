@@ -8,6 +8,7 @@ mod log;
 mod manual;
 mod operator;
 mod output;
+mod postgres;
 mod redlock;
 mod run;
 
@@ -37,6 +38,8 @@ enum Command {
     Show(operator::ShowOptions),
     Break(operator::BreakOptions),
     Tidy(operator::TidyOptions),
+    #[command(subcommand)]
+    Postgres(postgres::Options),
     #[command(subcommand)]
     Redlock(redlock::Options),
     Completions(manual::CompletionsOptions),
@@ -73,6 +76,9 @@ fn main() -> ExitCode {
         Command::Show(options) => operator::run(options.run()),
         Command::Break(options) => operator::run(options.run()),
         Command::Tidy(options) => operator::run(options.run()),
+        Command::Postgres(options) => {
+            options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
+        }
         Command::Redlock(options) => {
             options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
         }

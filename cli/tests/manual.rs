@@ -5,13 +5,15 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 /// The pages, in the order of their names.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 16] = [
     "fencelock-break.1",
     "fencelock-completions.1",
     "fencelock-elect.1",
     "fencelock-leader.1",
     "fencelock-man.1",
     "fencelock-once.1",
+    "fencelock-postgres-schema.1",
+    "fencelock-postgres.1",
     "fencelock-redlock-init.1",
     "fencelock-redlock-replace.1",
     "fencelock-redlock-status.1",
@@ -68,6 +70,7 @@ fn shells_accept_their_completions() {
             "show",
             "break",
             "tidy",
+            "postgres",
             "redlock",
             "completions",
             "man",

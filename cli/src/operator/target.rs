@@ -32,8 +32,8 @@ impl Target {
         if locks.profile().reach == Reach::Process {
             let message = format!(
                 "{store} has the locks of one process only, so this command would always find them \
-                 free; expected the store of the lock's holder, such as file:///DIR, redis://HOST or \
-                 zk://HOST"
+                 free; expected the store of the lock's holder, such as file:///DIR, redis://HOST, \
+                 postgres://HOST/DATABASE or zk://HOST"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }

@@ -26,6 +26,17 @@ async fn on_files() {
 
 /// With a TTL whose renewals are far apart: the holder is notified, and does not find out by itself.
 #[tokio::test(flavor = "multi_thread")]
+async fn on_postgres() {
+    is_shown_and_broken(Kind::Postgres, &["--ttl", "10m"]).await;
+}
+
+/// No notification comes through a pooler, so the holder finds out at its next renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_behind_a_pooler() {
+    is_shown_and_broken(Kind::PostgresPgbouncer, &["--ttl", "6s"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn on_redis() {
     is_shown_and_broken(Kind::Redis, &["--ttl", "10m"]).await;
 }
@@ -129,6 +140,11 @@ async fn is_shown_and_broken(kind: Kind, options: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_waiters_are_listed_on_files() {
     are_listed(Kind::File).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_waiters_are_listed_on_postgres() {
+    are_listed(Kind::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

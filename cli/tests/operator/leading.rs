@@ -1,6 +1,6 @@
 //! What `leader` prints of an election, once and as it changes.
 
-use fencelock_testkit::servers::TestRedis;
+use fencelock_testkit::servers::{TestPostgres, TestRedis};
 use serde_json::Value;
 
 use crate::support::{Job, Scratch};
@@ -19,7 +19,8 @@ fn candidate(here: &Scratch, url: &str, words: &str) -> (Job, String) {
 async fn each_change_is_a_line() {
     let here = Scratch::new();
     let server = TestRedis::start().await.expect("it starts");
-    for url in [here.url(), server.url()] {
+    let postgres = TestPostgres::start().await.expect("it starts");
+    for url in [here.url(), postgres.url(), server.url()] {
         let watch = |more: &[&str]| {
             let watch = [&["leader", "--watch", "-u", &url, "scheduler"][..], more].concat();
             Job::start(&mut command(&here, &watch))

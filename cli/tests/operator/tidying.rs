@@ -79,9 +79,11 @@ async fn expired_cells_are_removed(kind: Kind) {
 async fn a_store_that_ends_cells_by_itself_says_so() {
     let here = Scratch::new();
     let redis = Kind::Redis.start(LIBRARY, Wiring::Direct).await.expect("the servers start");
+    let postgres = Kind::Postgres.start(LIBRARY, Wiring::Direct).await.expect("the server starts");
     let redlock = Kind::Redlock3.start(LIBRARY, Wiring::Direct).await.expect("the servers start");
     for (url, why) in [
         (&*redis.url(), "removes expired cells by itself"),
+        (&*postgres.url(), "removes expired cells by itself"),
         (&*redlock.url(), "has no cells"),
         ("mem://", "has the cells of one process only, which end with it"),
     ] {

@@ -67,7 +67,8 @@ fn a_store_that_excludes_too_little_is_refused() {
     };
     let job = ["job", "--", "touch", "ran"];
     let run = |options: &[&str]| here.run(&[options, &job].concat());
-    let memory = ["excludes only the tasks of one process", "use file://, redis:// or zk://"];
+    let memory =
+        ["excludes only the tasks of one process", "use file://, postgres://, redis:// or zk://"];
     refused(&mut run(&["--url", "mem://"]), 78, &memory);
     refused(&mut run(&["--url", "mem://", "--reach", "machine"]), 78, &memory);
     refused(&mut run(&["--url", "mem://", "--flock-compat"]), 65, &memory);

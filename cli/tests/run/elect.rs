@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use fencelock_testkit::servers::TestZooKeeper;
+use fencelock_testkit::servers::{TestPostgres, TestZooKeeper};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -45,7 +45,8 @@ async fn one_leads_at_a_time_and_the_next_when_its_command_ends() {
     let here = Scratch::new();
     let (server, ensemble) = (redis().await, TestZooKeeper::standalone().await.expect("it starts"));
     let zookeeper = format!("zk://{}/jobs", ensemble.connect_string());
-    for url in [here.url(), server.url(), zookeeper] {
+    let postgres = TestPostgres::start().await.expect("it starts");
+    for url in [here.url(), postgres.url(), server.url(), zookeeper] {
         let mut one = elect(&here, &url, &["--words", "one:9000"], SERVES);
         let (first, _) = led(&one);
         let mut two = elect(&here, &url, &["--words", "two:9000"], SERVES);

@@ -4,7 +4,7 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use fencelock_testkit::servers::TestZooKeeper;
+use fencelock_testkit::servers::{TestPostgres, TestZooKeeper};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -48,7 +48,8 @@ async fn a_tick_is_run_once() {
     let here = Scratch::new();
     let (server, ensemble) = (redis().await, TestZooKeeper::standalone().await.expect("it starts"));
     let zookeeper = format!("zk://{}/jobs", ensemble.connect_string());
-    for url in [here.url(), server.url(), zookeeper] {
+    let postgres = TestPostgres::start().await.expect("it starts");
+    for url in [here.url(), postgres.url(), server.url(), zookeeper] {
         let job = |more: &[&str]| {
             let job = ["--url", &url, "job", "--", "sh", "-c", "echo token $FENCELOCK_TOKEN"];
             once(&here, &[more, &job].concat())
