@@ -14,32 +14,64 @@ RETURNS TABLE (at int, token bigint, again int)
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
 DECLARE
   s record;
   sync text := current_setting('synchronous_commit');
   has_granted boolean := false;
 BEGIN
-  -- Sorted: two batches that lock the same rows in different orders would be a deadlock.
+  -- The steps of locks without a crowd, all grants in one statement and all releases in another: most of what a
+  -- step costs alone is its statements. These take no row that another step has, and wait for none, so their
+  -- order is nobody's business. Not a lock with several steps here, whose order counts.
   FOR s IN
-    SELECT u.* FROM unnest(p_steps, p_keys, p_owners, p_modes, p_ns, p_lims, p_ttls, p_labels, p_queues,
-        p_tokens)
-      WITH ORDINALITY AS u (step, key, owner, mode, n, lim, ttl, label, queue, tokens, place)
-    ORDER BY u.key, u.place
+    WITH steps AS MATERIALIZED (
+      SELECT u.*, count(*) OVER (PARTITION BY u.key) AS of_key
+      FROM unnest(p_steps, p_keys, p_owners, p_modes, p_ns, p_lims, p_ttls, p_labels, p_queues, p_tokens)
+        WITH ORDINALITY AS u (step, key, owner, mode, n, lim, ttl, label, queue, tokens, place)
+    ), granted AS (
+      -- As in acquire. An UPDATE that joined the steps could be planned to read the whole table; this way each
+      -- row is found by its key, and the INSERT always meets the row that was locked.
+      INSERT INTO locks AS l (key, token, tokens, owner, until, proc, label)
+      SELECT s.key, us() + s.tokens - 1, s.tokens, s.owner, us() + s.ttl, p_proc, s.label
+      FROM steps s CROSS JOIN LATERAL (
+        SELECT FROM locks k
+        WHERE k.key = s.key AND NOT k.crowd AND k.grp IS NULL
+          AND (k.owner IS NULL OR (k.owner <> s.owner AND k.until <= us()))
+        FOR UPDATE SKIP LOCKED) free
+      WHERE s.step = 'a' AND s.mode = 'x' AND s.of_key = 1 AND s.ttl > 0 AND s.tokens > 0
+        AND octet_length(p_proc) BETWEEN 1 AND 63
+      ON CONFLICT (key) DO UPDATE SET token = greatest(l.token + excluded.tokens, excluded.token),
+        tokens = excluded.tokens, owner = excluded.owner, until = excluded.until, proc = excluded.proc,
+        label = excluded.label
+      RETURNING l.key, l.token - l.tokens + 1 AS reply
+    ), released AS (
+      INSERT INTO locks AS l (key)
+      SELECT s.key
+      FROM steps s CROSS JOIN LATERAL (
+        SELECT FROM locks k WHERE k.key = s.key AND k.owner = s.owner AND NOT k.crowd
+        FOR NO KEY UPDATE SKIP LOCKED) held
+      WHERE s.step = 'r' AND s.of_key = 1
+      ON CONFLICT (key) DO UPDATE SET owner = NULL
+      RETURNING l.key, 1::bigint AS reply
+    )
+    SELECT s.*, made.reply
+    FROM steps s LEFT JOIN (SELECT * FROM granted UNION ALL SELECT * FROM released) made USING (key)
+    -- Sorted: two batches that insert the same rows in different orders would be a deadlock.
+    ORDER BY s.key, s.place
   LOOP
     at := s.place;
     again := 0;
+    token := s.reply;
     -- An unknown step is an error, such as that of an array which is shorter than the others.
     CASE s.step
     WHEN 'a' THEN
-      SELECT a.token, a.again INTO token, again
-      FROM acquire(s.key, s.owner, s.mode, s.n, s.lim, s.ttl, p_proc, s.label, s.queue, s.tokens, false) a;
+      IF token IS NULL THEN
+        SELECT a.token, a.again INTO token, again
+        FROM acquire(s.key, s.owner, s.mode, s.n, s.lim, s.ttl, p_proc, s.label, s.queue, s.tokens, false) a;
+      END IF;
       has_granted := has_granted OR token > 0;
     WHEN 'r' THEN
-      -- One statement where there is no crowd: most of what a step costs is its statements.
-      UPDATE locks l SET owner = NULL
-      WHERE l.key = (SELECT k.key FROM locks k
-        WHERE k.key = s.key AND k.owner = s.owner AND NOT k.crowd FOR NO KEY UPDATE SKIP LOCKED);
-      token := CASE WHEN FOUND THEN 1 ELSE remove_claim(s.key, s.owner, false) END;
+      IF token IS NULL THEN token := remove_claim(s.key, s.owner, false); END IF;
     END CASE;
     RETURN NEXT;
   END LOOP;

@@ -62,7 +62,9 @@ impl BatchTransport for BatchingSession {
         };
         let alone = self.send_together(&session, requests, order).await;
         if alone.is_empty() {
-            return;
+            // Those who have an answer now often ask again at once. Without their turn before this permit ends,
+            // the first of them would send a call of its own, which waits for the disk and has the others wait.
+            return tokio::task::yield_now().await;
         }
         // Each in a call of its own: where they wait for a row, they do so one after the other.
         let order = self.hold_order();

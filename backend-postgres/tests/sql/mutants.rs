@@ -11,6 +11,7 @@ use super::{random_runs, runtime, server, traps};
 type Mutant = (&'static str, &'static str, &'static str);
 
 mod attempts;
+mod batches;
 mod hand_offs;
 mod others;
 mod releases;
@@ -23,7 +24,14 @@ fn wrong_functions_are_noticed() {
     const WORKERS: usize = 4;
     let runtime = runtime();
     let server = runtime.block_on(server::fast().start()).unwrap();
-    let all = [attempts::MUTANTS, hand_offs::MUTANTS, releases::MUTANTS, others::MUTANTS].concat();
+    let all = [
+        attempts::MUTANTS,
+        batches::MUTANTS,
+        hand_offs::MUTANTS,
+        releases::MUTANTS,
+        others::MUTANTS,
+    ]
+    .concat();
     let (left, survivors) = (Mutex::new(all.into_iter()), Mutex::new(Vec::new()));
     let work = &|worker| {
         let config = server::new_database(&runtime, &server, &format!("worker{worker}"), "", "");
