@@ -26,28 +26,30 @@ BEGIN
   END IF;
   IF p_mode = 'x' THEN
     -- FOR UPDATE is refused while a guarded transaction of the last holder is open. SKIP LOCKED: then this
-    -- claim queues.
-    SELECT * INTO l FROM locks k WHERE k.key = p_key FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
+    -- claim queues. Of a busy lock the row stays free, for its holder's checks and its release.
+    SELECT * INTO l FROM locks k
+    WHERE k.key = p_key AND NOT k.crowd AND k.grp IS NULL
+      AND (k.owner IS NULL OR k.owner = p_owner OR k.until <= us())
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      now_us := us();
+      IF l.owner IS DISTINCT FROM p_owner THEN
+        -- The clock carries the token over a loss of the row; one more than the last, over a clock that fell. A
+        -- sequence does neither.
+        l.token := greatest(l.token + p_tokens, now_us + p_tokens - 1);
+        l.tokens := p_tokens;
+      END IF;
+      -- The last condition as in may_grant: an earlier step of this batch may have locked the row.
+      UPDATE locks SET token = l.token, tokens = l.tokens, owner = p_owner, until = now_us + p_ttl,
+        proc = p_proc, label = p_label
+      WHERE key = p_key AND (owner = p_owner OR locks.xmax = pg_current_xact_id()::xid);
+      IF FOUND THEN token := l.token - l.tokens + 1; END IF;
+    ELSIF NOT EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
       now_us := us();
       INSERT INTO locks (key, token, tokens, owner, until, proc, label)
       VALUES (p_key, now_us + p_tokens - 1, p_tokens, p_owner, now_us + p_ttl, p_proc, p_label)
       ON CONFLICT DO NOTHING;
       IF FOUND THEN token := now_us; END IF;
-    ELSIF NOT l.crowd AND l.grp IS NULL THEN
-      now_us := us();
-      IF l.owner IS NULL OR l.owner = p_owner OR l.until <= now_us THEN
-        IF l.owner IS DISTINCT FROM p_owner THEN
-          -- The clock carries the token over a loss of the row; one more than the last, over a clock that
-          -- fell. A sequence does neither.
-          l.token := greatest(l.token + p_tokens, now_us + p_tokens - 1);
-          l.tokens := p_tokens;
-        END IF;
-        UPDATE locks SET token = l.token, tokens = l.tokens, owner = p_owner, until = now_us + p_ttl,
-          proc = p_proc, label = p_label
-        WHERE key = p_key;
-        token := l.token - l.tokens + 1;
-      END IF;
     END IF;
   END IF;
   IF token IS NULL THEN

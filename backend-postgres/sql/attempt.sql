@@ -8,7 +8,7 @@
 -- p_tokens   how many tokens the grant reserves
 -- p_patient  false: does not wait for another step of the same lock
 -- Reply      token: > 0 granted, the first of those reserved | 0 busy, only if not p_queue | -1 waits
---            | -2 not tried, only if not p_patient. again: ms until the look of a waiter
+--            | -2 repeat it. again: ms until the look of a waiter
 -- O(log n) in the waiters, except for dead ones; O(n) in the readers or permits that hold; 64 grants.
 
 CREATE OR REPLACE FUNCTION :"schema".attempt_1(
@@ -16,15 +16,9 @@ CREATE OR REPLACE FUNCTION :"schema".attempt_1(
   p_queue boolean, p_tokens int, p_patient boolean, OUT token bigint, OUT again int)
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
 BEGIN
   SELECT a.token, a.again INTO token, again
   FROM acquire(p_key, p_owner, p_mode, p_n, p_lim, p_ttl, p_proc, p_label, p_queue, p_tokens, p_patient) a;
-  -- A grant must survive the server, whatever the role's default is. A place in the queue need not: the next
-  -- look reports that it is missing. Not by a SET of the function, which would end before the commit.
-  IF token <= 0 THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
-  ELSIF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
+  IF NOT settle(token > 0) THEN token := -2; END IF;
 END $$;

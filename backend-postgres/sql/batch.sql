@@ -1,10 +1,10 @@
 -- Attempts and releases of several claims in one transaction, which waits for the disk once, and only if a
--- lock was granted. None of them waits for another step: that one replies -2 and is asked for alone.
+-- lock was granted. None of them waits for another step: that one replies -2, and is repeated alone.
 --
 -- p_steps  a attempt, r release; for each step its arguments, as for attempt_1. A release uses its key and
 --          owner
 -- Reply    for each step its place in p_steps, from 1; the token, or 1 and 0 of a release; ms until the look
---          of a waiter
+--          of a waiter. A place 0 after them: all attempts with a token are to be repeated
 -- For each what its step costs alone.
 
 CREATE OR REPLACE FUNCTION :"schema".batch_1(
@@ -13,11 +13,10 @@ CREATE OR REPLACE FUNCTION :"schema".batch_1(
 RETURNS TABLE (at int, token bigint, again int)
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
 #variable_conflict use_column
 DECLARE
   s record;
-  sync text := current_setting('synchronous_commit');
   has_granted boolean := false;
 BEGIN
   -- The steps of locks without a crowd, all grants in one statement and all releases in another: most of what a
@@ -38,11 +37,12 @@ BEGIN
         WHERE k.key = s.key AND NOT k.crowd AND k.grp IS NULL
           AND (k.owner IS NULL OR (k.owner <> s.owner AND k.until <= us()))
         FOR UPDATE SKIP LOCKED) free
-      WHERE s.step = 'a' AND s.mode = 'x' AND s.of_key = 1 AND s.ttl > 0 AND s.tokens > 0
+      WHERE s IS NOT NULL AND s.step = 'a' AND s.mode = 'x' AND s.of_key = 1 AND s.ttl > 0 AND s.tokens > 0
         AND octet_length(p_proc) BETWEEN 1 AND 63
       ON CONFLICT (key) DO UPDATE SET token = greatest(l.token + excluded.tokens, excluded.token),
         tokens = excluded.tokens, owner = excluded.owner, until = excluded.until, proc = excluded.proc,
         label = excluded.label
+      WHERE l.xmax = pg_current_xact_id()::xid
       RETURNING l.key, l.token - l.tokens + 1 AS reply
     ), released AS (
       INSERT INTO locks AS l (key)
@@ -75,6 +75,8 @@ BEGIN
     END CASE;
     RETURN NEXT;
   END LOOP;
-  PERFORM set_config('synchronous_commit',
-    CASE WHEN NOT has_granted THEN 'off' WHEN sync = 'off' THEN 'on' ELSE sync END, true);
+  IF NOT settle(has_granted) THEN
+    at := 0;
+    RETURN NEXT;
+  END IF;
 END $$;

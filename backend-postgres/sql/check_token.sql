@@ -1,6 +1,7 @@
 -- Checks, in the caller's own transaction, that a lock is held with a token. From here to the end of that
 -- transaction no other claim is granted the lock, even if the lease ends, the client falls silent, or the
--- server's clock jumps; a renewal and a release are not blocked.
+-- server's clock jumps; a renewal and a release are not blocked. A lease that is over already passes as long as
+-- nobody waits: otherwise a holder whose transactions overlap would never let the next one in.
 --
 -- p_token    of the grant, or any of those that it reserved
 -- p_idle_ms  how long the client may be silent in the transaction, which would block the lock for ever: the
@@ -20,11 +21,13 @@ BEGIN
   -- KEY SHARE conflicts with the FOR UPDATE of a grant alone.
   SELECT k.tokens INTO reserved FROM locks k
   WHERE k.key = p_key AND k.owner IS NOT NULL AND p_token BETWEEN k.token - k.tokens + 1 AND k.token
+    AND (k.until > us() OR NOT k.crowd)
   FOR KEY SHARE;
   IF NOT FOUND THEN
     PERFORM FROM claims x
     WHERE x.key = p_key AND x.state = 'h' AND x.until <> 0
       AND p_token BETWEEN x.token - x.tokens + 1 AND x.token
+      AND (x.until > us() OR NOT EXISTS (SELECT FROM claims w WHERE w.key = p_key AND w.state = 'w'))
     FOR KEY SHARE;
   END IF;
   IF reserved > 1 THEN

@@ -19,11 +19,11 @@ BEGIN
       SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
     EXIT WHEN FOUND;
-    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
-    IF NOT FOUND AND NOT p_patient THEN
+    IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
       token := -2;
       RETURN;
     END IF;
+    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
   END LOOP;
   now_us := us();
   ends := now_us + p_ttl;
@@ -34,7 +34,7 @@ BEGIN
   IF l.owner = p_owner THEN
     -- A repetition; or the confirmation of a hand-off, also a late one, if no other claim was granted since.
     IF c.owner IS NOT NULL THEN DELETE FROM claims x WHERE x.owner = p_owner; END IF;
-    UPDATE locks SET until = ends, crowd = l.crowd AND EXISTS (SELECT FROM claims x WHERE x.key = p_key)
+    UPDATE locks SET until = ends, crowd = l.crowd AND is_crowd(p_key)
     WHERE key = p_key;
     token := l.token - l.tokens + 1;
     RETURN;
@@ -52,12 +52,7 @@ BEGIN
     fits := (l.owner IS NULL OR l.until <= now_us)
       AND (l.grp IS NULL OR (p_mode = l.grp AND (p_mode = 's' OR p_n <= p_lim - l.sum)))
       AND NOT (l.crowd AND EXISTS (SELECT FROM claims x WHERE x.key = p_key AND x.state = 'w'));
-    IF fits THEN
-      -- As in hand_off: not while a guarded transaction of the last holder is open.
-      PERFORM FROM locks k WHERE k.key = p_key FOR UPDATE SKIP LOCKED;
-      fits := FOUND;
-    END IF;
-    IF fits THEN
+    IF fits AND may_grant(p_key) THEN
       l.token := greatest(l.token + p_tokens, now_us + p_tokens - 1);
       IF p_mode = 'x' THEN
         UPDATE locks SET token = l.token, tokens = p_tokens, owner = p_owner, until = ends, proc = p_proc,
@@ -98,8 +93,7 @@ BEGIN
   IF c.state = 'g' THEN
     IF p_mode = 'x' THEN
       DELETE FROM claims x WHERE x.owner = p_owner;
-      UPDATE locks SET until = ends, crowd = EXISTS (SELECT FROM claims x WHERE x.key = p_key)
-      WHERE key = p_key;
+      UPDATE locks SET until = ends, crowd = is_crowd(p_key) WHERE key = p_key;
     ELSE
       UPDATE claims SET state = 'h', until = ends WHERE owner = p_owner;
     END IF;

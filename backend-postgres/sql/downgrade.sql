@@ -2,13 +2,13 @@
 -- that are next in the queue are let in. A repeated call finds the shared hold and extends that.
 --
 -- p_ttl  of the lease, in us; 0 to keep the end
--- Reply  1 (held, shared now) | 0 (not held)
+-- Reply  1 (held, shared now) | 0 (not held) | -2 repeat it
 -- O(log n) in the waiters, except for dead ones; O(n) in the readers or permits that hold; 64 grants.
 
-CREATE OR REPLACE FUNCTION :"schema".downgrade_1(p_key bytea, p_owner uuid, p_ttl bigint) RETURNS int
+CREATE OR REPLACE FUNCTION :"schema".downgrade_1(p_key bytea, p_owner uuid, p_ttl bigint) RETURNS bigint
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
 DECLARE
   l locks;
   now_us bigint;
@@ -32,9 +32,5 @@ BEGIN
     WHERE owner = p_owner AND key = p_key AND state = 'h' AND mode = 's' AND until > now_us;
     IF NOT FOUND THEN RETURN 0; END IF;
   END IF;
-  -- The client relies on the extension.
-  IF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
-  RETURN 1;
+  RETURN CASE WHEN settle(true) THEN 1 ELSE -2 END;
 END $$;

@@ -14,7 +14,7 @@ DECLARE
   c claims;
   late int := 0;
   gone bigint;
-  is_locked boolean := false;
+  grants boolean := false;
 BEGIN
   IF l.owner IS NOT NULL AND l.until <= now_us THEN
     UPDATE claims SET state = 'l', until = now_us + 3000000 WHERE key = l.key AND state = 'g';
@@ -58,13 +58,8 @@ BEGIN
       CONTINUE;
     END IF;
     EXIT WHEN NOT (l.grp IS NULL OR (c.mode = l.grp AND (c.mode = 's' OR c.n <= c.lim - l.sum)));
-    IF NOT is_locked THEN
-      -- The last holder's guarded transaction may be open, whatever became of its lease: no other claim is
-      -- granted before it ends. An UPDATE alone would not wait for it, and this must not.
-      PERFORM FROM locks k WHERE k.key = l.key FOR UPDATE SKIP LOCKED;
-      EXIT WHEN NOT FOUND;
-      is_locked := true;
-    END IF;
+    grants := grants OR may_grant(l.key);
+    EXIT WHEN NOT grants;
     l.token := greatest(l.token + c.tokens, now_us + c.tokens - 1);
     c.until := now_us + least(2000000, c.ttl);
     UPDATE claims SET state = 'g', token = l.token, until = c.until WHERE owner = c.owner;
@@ -79,9 +74,11 @@ BEGIN
       l.grp := c.mode;
       l.sum := l.sum + c.n;
     END IF;
-    IF c.owner IS DISTINCT FROM asking THEN PERFORM pg_notify(c.proc, c.owner::text); END IF;
+    IF c.owner IS DISTINCT FROM asking THEN
+      PERFORM pg_notify(c.proc, c.owner::text), set_config('fencelock.notified', 'yes', true);
+    END IF;
   END LOOP;
-  l.crowd := is_locked OR EXISTS (SELECT FROM claims x WHERE x.key = l.key);
+  l.crowd := grants OR is_crowd(l.key);
   IF must_write OR l IS DISTINCT FROM was THEN
     UPDATE locks SET token = l.token, tokens = l.tokens, owner = l.owner, until = l.until, crowd = l.crowd,
       grp = l.grp, sum = l.sum, proc = l.proc, label = l.label

@@ -24,6 +24,10 @@ BEGIN
     SELECT 'its operator ' || o.oprname, o.oprowner FROM pg_operator o WHERE o.oprnamespace = found
     UNION ALL
     SELECT format('its type %I', t.typname), t.typowner FROM pg_type t WHERE t.typnamespace = found
+    UNION ALL
+    -- Any: its function has an owner, and it runs with the rights of ours.
+    SELECT format('its trigger %I', t.tgname), 0 FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+    WHERE c.relnamespace = found AND NOT t.tgisinternal
   ) o (what, owner) WHERE o.owner <> mine LIMIT 1;
   IF strange IS NOT NULL THEN
     RAISE EXCEPTION 'the schema % cannot be used by %: % belongs to another role', quote_ident(schema),
@@ -37,5 +41,6 @@ BEGIN
         USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'A newer release made it: leave it as it is.';
     END IF;
   END IF;
+  PERFORM set_config('fencelock.functions', (
+    SELECT coalesce(string_agg(p.oid::text, ' '), '') FROM pg_proc p WHERE p.pronamespace = found), false);
 END $$;
-RESET fencelock.schema;

@@ -7,11 +7,10 @@
 CREATE OR REPLACE FUNCTION :"schema".release_1(p_key bytea, p_owner uuid) RETURNS int
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
+DECLARE
+  _ boolean := settle(false);
 BEGIN
-  -- A release that is lost with the server ends with its lease. And NOTIFY locks out the notifications of the
-  -- whole server until the commit has ended, which should not wait for a disk.
-  PERFORM set_config('synchronous_commit', 'off', true);
   UPDATE locks SET owner = NULL WHERE key = p_key AND owner = p_owner AND NOT crowd;
   IF FOUND THEN RETURN 1; END IF;
   RETURN remove_claim(p_key, p_owner, true);

@@ -40,7 +40,15 @@ CREATE TABLE IF NOT EXISTS :"schema".claims (
   -- lives, whether or not its process looks
   until  bigint NOT NULL
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX IF NOT EXISTS claims_by_place ON :"schema".claims (key, state, seq);
+-- Not by IF NOT EXISTS, which locks out all changes of the table before it looks.
+DO $$
+DECLARE
+  schema text := current_setting('fencelock.schema');
+BEGIN
+  IF to_regclass(format('%I.claims_by_place', schema)) IS NULL THEN
+    EXECUTE format('CREATE INDEX claims_by_place ON %I.claims (key, state, seq)', schema);
+  END IF;
+END $$;
 
 -- The processes that wait: each is live for 3 s after its last look.
 CREATE TABLE IF NOT EXISTS :"schema".processes (

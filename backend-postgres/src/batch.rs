@@ -1,6 +1,7 @@
 //! Sends requests of many tasks together: steps of claims in one transaction, which costs one wait for
 //! the disk, and renewals and looks in one call each.
 
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -66,15 +67,19 @@ impl BatchTransport for BatchingSession {
             // the first of them would send a call of its own, which waits for the disk and has the others wait.
             return tokio::task::yield_now().await;
         }
-        // Each in a call of its own: where they wait for a row, they do so one after the other.
-        let order = self.hold_order();
-        let alone: Vec<Pending> =
-            alone.into_iter().filter(|pending| !pending.answer.is_closed()).collect();
-        let sending = join_all(
-            alone.iter().map(|pending| Box::pin(pending.request.send(&session, &self.options))),
-        );
-        let answers = leaving(sending, order).await;
-        alone.into_iter().zip(answers).for_each(|(pending, answer)| pending.deliver(answer));
+        let mut locks = HashSet::new();
+        let (first, others): (Vec<_>, Vec<_>) =
+            alone.into_iter().partition(|pending| locks.insert(pending.request.key().to_vec()));
+        let stuck = self.send_alone(&session, first).await;
+        let others =
+            others.into_iter().filter_map(|pending| match stuck.get(pending.request.key()) {
+                Some(error) => {
+                    pending.deliver(Err(error.clone()));
+                    None
+                }
+                None => Some(pending),
+            });
+        self.send_alone(&session, others.collect()).await;
     }
 }
 
@@ -110,6 +115,32 @@ impl BatchingSession {
         }
     }
 
+    /// Sends each in a call of its own: where they wait for a row, they do so one after the other. The locks
+    /// whose rows were not had in time: others who wait for them now would only have everybody wait.
+    async fn send_alone(
+        self: &Arc<Self>,
+        session: &Session,
+        requests: Vec<Pending>,
+    ) -> HashMap<Vec<u8>, Error> {
+        let order = self.hold_order();
+        let mut requests = requests;
+        requests.retain(|pending| !pending.answer.is_closed());
+        let sending = join_all(
+            requests.iter().map(|pending| Box::pin(pending.request.send(session, &self.options))),
+        );
+        let answers = leaving(sending, order).await;
+        let mut stuck = HashMap::new();
+        for (pending, answer) in requests.into_iter().zip(answers) {
+            if let Err(error) = &answer
+                && error.is_retryable()
+            {
+                stuck.insert(pending.request.key().to_vec(), error.clone());
+            }
+            pending.deliver(answer);
+        }
+        stuck
+    }
+
     /// Sends requests in up to three calls; returns those that are to be sent alone.
     async fn send_together(
         self: &Arc<Self>,
@@ -143,7 +174,8 @@ impl BatchingSession {
                     if of_leases.is_empty() {
                         return Ok(Vec::new());
                     }
-                    renew(session, options, &of_leases).await
+                    // One that waited for a row would have the others wait, until their ends.
+                    renew(session, options, &of_leases, false).await
                 },
                 async {
                     if of_looks.is_empty() {
@@ -154,12 +186,18 @@ impl BatchingSession {
             )
         };
         let (made, held, seen) = leaving(calls, order).await;
-        for pending in leases {
-            let held = held.as_ref().map(|held| {
-                let is_held = lease_of(&pending).is_some_and(|(of, _)| held.contains(&of.owner));
-                Answer::There(is_held)
-            });
-            pending.deliver(held.map_err(Clone::clone));
+        let mut alone = Vec::new();
+        let mut deliver = |requests: Vec<Pending>, answers: Vec<Option<Answer>>| {
+            for (pending, answer) in requests.into_iter().zip(answers) {
+                match answer {
+                    Some(answer) => pending.deliver(Ok(answer)),
+                    None => alone.push(pending),
+                }
+            }
+        };
+        match held {
+            Ok(answers) => deliver(leases, answers),
+            Err(error) => fail_all(leases, &error),
         }
         for pending in looks {
             // Of all locks: a waiter that is not of this one is no one's of this request.
@@ -168,23 +206,12 @@ impl BatchingSession {
             );
         }
         match made {
-            Ok(answers) => {
-                let mut alone = Vec::new();
-                for (pending, answer) in claims.into_iter().zip(answers) {
-                    match answer {
-                        Some(answer) => pending.deliver(Ok(answer)),
-                        None => alone.push(pending),
-                    }
-                }
-                alone
-            }
-            Err(error) if error.is_retryable() || claims.len() == 1 => {
-                fail_all(claims, &error);
-                Vec::new()
-            }
+            Ok(answers) => deliver(claims, answers),
+            Err(error) if error.is_retryable() || claims.len() == 1 => fail_all(claims, &error),
             // A refusal that is due to one step must not fail the others.
-            Err(_) => claims,
+            Err(_) => alone.extend(claims),
         }
+        alone
     }
 }
 

@@ -1,5 +1,6 @@
 //! The requests of claims that may share a call, their arguments and their answers.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use fencelock_core::{Claim, IfBusy, Mode, Result};
@@ -99,10 +100,20 @@ pub(crate) enum Answer {
     Look(Vec<(Uuid, i32)>),
 }
 
-/// The step was not made: another one has the row.
-pub(crate) const ASK_ALONE: i64 = -2;
+/// The step is to be repeated: another one has the row; or what it did has not waited for the disk, since it has
+/// notified others.
+pub(crate) const REPEAT: i64 = -2;
 
 impl Request {
+    /// The lock's.
+    pub(crate) fn key(&self) -> &[u8] {
+        match self {
+            Request::Attempt(it) => &it.of.key,
+            Request::Release(of) | Request::Renew(of, _) => &of.key,
+            Request::Look(it) => &it.key,
+        }
+    }
+
     /// Sends it alone.
     pub(crate) async fn send(&self, session: &Session, options: &ConnectOptions) -> Result<Answer> {
         match self {
@@ -120,7 +131,7 @@ impl Request {
                     &it.tokens,
                     &true,
                 ];
-                let rows = session.call(options, Function::Attempt, &arguments).await?;
+                let rows = repeated(session, options, Function::Attempt, &arguments).await?;
                 let (token, again) = (column(&rows, 0, "attempt_1"), column(&rows, 1, "attempt_1"));
                 Ok(Answer::Attempt { token: token?, again: again? })
             }
@@ -130,25 +141,51 @@ impl Request {
                 Ok(Answer::There(count > 0))
             }
             Request::Renew(of, ttl) => {
-                let held = renew(session, options, &[(of, *ttl)]).await?;
-                Ok(Answer::There(held.contains(&of.owner)))
+                let answers = renew(session, options, &[(of, *ttl)], true).await?;
+                let answer = answers.into_iter().next().flatten();
+                answer.ok_or_else(|| protocol_error("renew_1"))
             }
             Request::Look(it) => look(session, options, &[it]).await.map(Answer::Look),
         }
     }
 }
 
-/// Renews leases; those that are held.
+/// Calls a function that may ask for one repetition.
+pub(crate) async fn repeated(
+    session: &Session,
+    options: &ConnectOptions,
+    function: Function,
+    arguments: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>> {
+    let rows = session.call(options, function, arguments).await?;
+    match column::<i64>(&rows, 0, function.name())? {
+        REPEAT => session.call(options, function, arguments).await,
+        _ => Ok(rows),
+    }
+}
+
+/// Renews leases; the answers in their order, `None` for one that is to be sent alone. A patient call waits for
+/// other steps of the same locks.
 pub(crate) async fn renew(
     session: &Session,
     options: &ConnectOptions,
     leases: &[(&Owned, i64)],
-) -> Result<Vec<Uuid>> {
+    patient: bool,
+) -> Result<Vec<Option<Answer>>> {
     let keys: Vec<&[u8]> = leases.iter().map(|(of, _)| of.key.as_slice()).collect();
     let owners: Vec<Uuid> = leases.iter().map(|(of, _)| of.owner).collect();
     let ttls: Vec<i64> = leases.iter().map(|(_, ttl)| *ttl).collect();
-    let rows = session.call(options, Function::Renew, &[&keys, &owners, &ttls]).await?;
-    rows.iter().map(|row| read(row, 0, "renew_1")).collect()
+    let rows = session.call(options, Function::Renew, &[&keys, &owners, &ttls, &patient]).await?;
+    let mut tried = HashMap::new();
+    for row in &rows {
+        tried.insert(read::<Uuid>(row, 0, "renew_1")?, read::<bool>(row, 1, "renew_1")?);
+    }
+    let answer = |owner| match tried.get(owner) {
+        Some(true) => Some(Answer::There(true)),
+        Some(false) => None,
+        None => Some(Answer::There(false)),
+    };
+    Ok(owners.iter().map(answer).collect())
 }
 
 /// Checks the waiters of several locks.
@@ -170,6 +207,27 @@ pub(crate) async fn steps(
     options: &ConnectOptions,
     steps: &[&Request],
 ) -> Result<Vec<Option<Answer>>> {
+    let (mut answers, settled) = batch(session, options, steps).await?;
+    if settled {
+        return Ok(answers);
+    }
+    // A release among them has notified a waiter, so that none has waited for the disk.
+    let is_grant = |at: &usize| matches!(answers[*at], Some(Answer::Attempt { token: 1.., .. }));
+    let granted: Vec<usize> = (0..steps.len()).filter(is_grant).collect();
+    let repeated: Vec<&Request> = granted.iter().map(|at| steps[*at]).collect();
+    let (confirmed, settled) = batch(session, options, &repeated).await?;
+    for (at, answer) in granted.into_iter().zip(confirmed) {
+        answers[at] = answer.filter(|_| settled);
+    }
+    Ok(answers)
+}
+
+/// The answers, and whether its grants can be relied on.
+async fn batch(
+    session: &Session,
+    options: &ConnectOptions,
+    steps: &[&Request],
+) -> Result<(Vec<Option<Answer>>, bool)> {
     let mut columns = Columns::default();
     steps.iter().for_each(|step| columns.push(step));
     let arguments: [&(dyn ToSql + Sync); 11] = [
@@ -186,22 +244,25 @@ pub(crate) async fn steps(
         &options.channel,
     ];
     let rows = session.call(options, Function::Batch, &arguments).await?;
+    let (of_steps, more) = rows.split_at_checked(steps.len()).unwrap_or((&[], &rows));
+    let settled = match more {
+        [] => true,
+        [row] if read::<i32>(row, 0, "batch_1")? == 0 => false,
+        _ => return Err(protocol_error("batch_1")),
+    };
     let mut answers = vec![None; steps.len()];
-    for row in &rows {
+    for row in of_steps {
         let (at, token): (i32, i64) = (read(row, 0, "batch_1")?, read(row, 1, "batch_1")?);
         let at = usize::try_from(at).ok().and_then(|at| at.checked_sub(1));
         let place = at.and_then(|at| Some((steps.get(at)?, answers.get_mut(at)?)));
         let (step, answer) = place.ok_or_else(|| protocol_error("batch_1"))?;
         *answer = match step {
-            _ if token == ASK_ALONE => None,
+            _ if token == REPEAT => None,
             Request::Attempt(_) => Some(Answer::Attempt { token, again: read(row, 2, "batch_1")? }),
             _ => Some(Answer::There(token > 0)),
         };
     }
-    match rows.len() == steps.len() {
-        true => Ok(answers),
-        false => Err(protocol_error("batch_1")),
-    }
+    Ok((answers, settled))
 }
 
 /// The arguments of `batch_1`.

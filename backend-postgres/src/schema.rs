@@ -18,8 +18,11 @@ const LONGEST_NAME: usize = 63;
 /// is added.
 pub const VERSION: i32 = 1;
 
-/// What must be so before anything is created.
+/// What must be so before anything is created in the schema.
 const OWNER: &str = include_str!("../sql/owner.sql");
+
+/// What must not be so afterwards.
+const RIGHTS: &str = include_str!("../sql/rights.sql");
 
 /// What programs call, with the checks of their users' transactions.
 const FOR_PROGRAMS: [&str; 13] = [
@@ -41,10 +44,13 @@ const FOR_PROGRAMS: [&str; 13] = [
 /// What breaks the locks of others.
 const FOR_OPERATORS: [&str; 2] = ["evict_1", "clear_1"];
 
-const FILES: [&str; 22] = [
+const FILES: [&str; 25] = [
     include_str!("../sql/tables.sql"),
     include_str!("../sql/version.sql"),
     include_str!("../sql/us.sql"),
+    include_str!("../sql/settle.sql"),
+    include_str!("../sql/is_crowd.sql"),
+    include_str!("../sql/may_grant.sql"),
     include_str!("../sql/hand_off.sql"),
     include_str!("../sql/next_look.sql"),
     include_str!("../sql/contend.sql"),
@@ -97,15 +103,14 @@ pub fn script(schema: &str) -> String {
          -- Another client may have made the schema while this one waited for an advisory lock, which shows\n\
          -- no new catalog to the statements after it; to open a table does.\n\
          SELECT FROM pg_catalog.pg_namespace LIMIT 0;\n\
-         {owner}\
          CREATE SCHEMA IF NOT EXISTS {name};\n\
+         {owner}\
          -- The names in a function's body are resolved where it is called.\n\
          SET check_function_bodies = off;\n\
          \n\
          {}\n\
          RESET check_function_bodies;\n\
-         REVOKE ALL ON ALL TABLES IN SCHEMA {name} FROM PUBLIC;\n\
-         REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {name} FROM PUBLIC;\n",
+         {RIGHTS}",
         comment(&format!(
             "GRANT USAGE ON SCHEMA {name} TO PROGRAM;\n{}",
             executes(&name, &FOR_PROGRAMS, "PROGRAM")
@@ -173,7 +178,7 @@ mod tests {
     #[test]
     fn every_function_with_the_rights_of_its_owner_has_its_settings() {
         let settings = "SECURITY DEFINER\nSET search_path = \"a b\", pg_catalog, pg_temp\n\
-                        SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$\n";
+                        SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off ";
         let script = script("a b");
         let functions = script.matches("SECURITY DEFINER").count();
         assert!(functions > 10);

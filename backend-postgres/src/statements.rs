@@ -44,7 +44,7 @@ const FUNCTIONS: [(&str, &[Type]); 13] = [
     ),
     ("release_1", &[KEY, OWNER]),
     ("downgrade_1", &[KEY, OWNER, Type::INT8]),
-    ("renew_1", &[Type::BYTEA_ARRAY, Type::UUID_ARRAY, Type::INT8_ARRAY]),
+    ("renew_1", &[Type::BYTEA_ARRAY, Type::UUID_ARRAY, Type::INT8_ARRAY, Type::BOOL]),
     (
         "batch_1",
         &[

@@ -72,28 +72,35 @@ fn guarded_transactions_lose_no_count() {
 #[test]
 fn wrong_functions_lose_counts() {
     const TRIES: usize = 15;
-    let mutants = [
-        ("a check locks nothing", Guard::CheckToken, "AND k.token\n  FOR KEY SHARE", "AND k.token"),
+    let mutants: [(_, _, &[(&str, &str)]); 4] = [
+        (
+            "a check locks nothing",
+            Guard::CheckToken,
+            &[("OR NOT k.crowd)\n  FOR KEY SHARE", "OR NOT k.crowd)")],
+        ),
         (
             "a reader's check locks nothing",
             Guard::CheckToken,
-            "AND x.token\n    FOR KEY SHARE",
-            "AND x.token",
+            &[("w.state = 'w'))\n    FOR KEY SHARE", "w.state = 'w'))")],
         ),
         (
             "a grant locks the row like an update",
             Guard::CheckToken,
-            " FOR UPDATE SKIP LOCKED",
-            " FOR NO KEY UPDATE SKIP LOCKED",
+            &[
+                (" FOR UPDATE SKIP LOCKED", " FOR NO KEY UPDATE SKIP LOCKED"),
+                ("xmax = pg_current_xact_id()::xid", "xmax IS NOT NULL"),
+            ],
         ),
-        ("a fence falls", Guard::Fence, "WHERE f.token <= excluded.token", ""),
+        ("a fence falls", Guard::Fence, &[("WHERE f.token <= excluded.token", "")]),
     ];
     super::runtime().block_on(async {
         let server = PostgresOptions::new().start().await.unwrap();
-        for (name, guard, from, to) in mutants {
-            let script = schema::script("fencelock");
-            assert!(script.contains(from), "{name}: no such text");
-            let script = script.replace(from, to);
+        for (name, guard, changes) in mutants {
+            let mut script = schema::script("fencelock");
+            for (from, to) in changes {
+                assert!(script.contains(from), "{name}: no such text");
+                script = script.replace(from, to);
+            }
             let (level, duration) = (IsolationLevel::ReadCommitted, Duration::from_secs(2));
             let mut found = Ok(());
             for _ in 0..TRIES {
@@ -280,7 +287,9 @@ impl ClientOf {
         let keys: Vec<_> = held.iter().map(Held::key).collect();
         let owners: Vec<_> = held.iter().map(|held| held.owner).collect();
         let ttls: Vec<_> = held.iter().map(|held| held.ttl).collect();
-        self.ask("SELECT fencelock.renew_1($1, $2, $3)", &[&keys, &owners, &ttls]).await.map(drop)
+        self.ask("SELECT fencelock.renew_1($1, $2, $3, false)", &[&keys, &owners, &ttls])
+            .await
+            .map(drop)
     }
 
     async fn batch(
@@ -303,7 +312,7 @@ impl ClientOf {
             &process,
         ];
         let sql = "SELECT token FROM fencelock.batch_1(
-          $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ORDER BY at";
+          $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) WHERE at > 0 ORDER BY at";
         let rows = self.ask(sql, params).await?;
         Ok(rows.map(|rows| rows.iter().map(|row| row.get(0)).collect()))
     }
@@ -321,7 +330,9 @@ impl ClientOf {
     }
 
     fn may_repeat(&self, error: &str) -> Verdict {
-        ensure(error.starts_with("40001"), || error.to_owned())?;
+        // The second on a machine that is very busy.
+        let may = error.starts_with("40001") || error.starts_with("55P03");
+        ensure(may, || error.to_owned())?;
         self.counts.retried.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }

@@ -15,7 +15,7 @@ const OF_PROGRAMS: [&str; 14] = [
     "attempt_1('k', gen_random_uuid(), 's', 1, 1, 9000000, 'p', '', true, 1, true)",
     "release_1('k', gen_random_uuid())",
     "downgrade_1('k', gen_random_uuid(), 0)",
-    "renew_1(ARRAY['k'::bytea], ARRAY[gen_random_uuid()], ARRAY[1000])",
+    "renew_1(ARRAY['k'::bytea], ARRAY[gen_random_uuid()], ARRAY[1000], true)",
     "batch_1(ARRAY['a']::\"char\"[], ARRAY['k']::bytea[], ARRAY[gen_random_uuid()], ARRAY['x']::\"char\"[],
        ARRAY[1], ARRAY[1], ARRAY[1], ARRAY['']::bytea[], ARRAY[true], ARRAY[1], 'p')",
     "look_1('p', ARRAY['k']::bytea[], ARRAY[gen_random_uuid()])",

@@ -44,7 +44,7 @@ pub(crate) struct LockState {
     tokens: i32,
     owner: Option<Uuid>,
     until: i64,
-    crowd: bool,
+    pub(crate) crowd: bool,
     group: Option<char>,
     sum: i64,
     /// In the order of their arrival.

@@ -54,8 +54,7 @@ fn batches_never_deadlock() {
 async fn work(config: Config, seed: u64, made: Arc<AtomicU64>, all: u64) -> u64 {
     let sql = connected(&config).await;
     sql.batch_execute("SET search_path = fencelock").await.unwrap();
-    let batch =
-        "SELECT token FROM batch_1($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, 'p') ORDER BY at";
+    let batch = "SELECT token FROM batch_1($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, 'p') WHERE at > 0 ORDER BY at";
     let batch = sql.prepare(batch).await.unwrap();
     let (mut rng, mut alone) = (StdRng::seed_from_u64(seed), 0);
     let mut held = Claims::new();
@@ -88,7 +87,7 @@ async fn work(config: Config, seed: u64, made: Arc<AtomicU64>, all: u64) -> u64 
         let keys: Vec<_> = held.iter().map(|(key, _)| key.to_be_bytes().to_vec()).collect();
         let owners: Vec<_> = held.iter().map(|(_, owner)| *owner).collect();
         let ttls = vec![9_000_000_i64; held.len()];
-        sql.query("SELECT renew_1($1, $2, $3)", &[&keys, &owners, &ttls]).await.unwrap();
+        sql.query("SELECT renew_1($1, $2, $3, false)", &[&keys, &owners, &ttls]).await.unwrap();
     }
 }
 

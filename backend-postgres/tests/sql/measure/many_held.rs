@@ -25,7 +25,7 @@ fn ten_thousand_locks_are_renewed_within_a_second() {
         let attempt =
             "SELECT fencelock.attempt_1(k, o, 'x', 1, 1, 300000000, 'p', '', true, 1, true)
           FROM unnest($1::bytea[], $2::uuid[]) AS u (k, o)";
-        let renew = sql.prepare("SELECT fencelock.renew_1($1, $2, $3)").await.unwrap();
+        let renew = sql.prepare("SELECT fencelock.renew_1($1, $2, $3, false)").await.unwrap();
         let split = |part: &[(Vec<u8>, Uuid)]| -> (Vec<Vec<u8>>, Vec<Uuid>) {
             part.iter().cloned().unzip()
         };

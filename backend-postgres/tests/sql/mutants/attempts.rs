@@ -50,34 +50,35 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "p_token BETWEEN x.token - x.tokens + 1 AND x.token",
      "p_token = x.token"),
     ("a fast grant without FOR UPDATE",
-     r"SELECT * INTO l FROM locks k WHERE k.key = p_key FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND",
-     r"SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND"),
+     "    FOR UPDATE SKIP LOCKED;\n    IF FOUND",
+     "    FOR NO KEY UPDATE SKIP LOCKED;\n    IF FOUND"),
     ("a fast grant waits",
-     r"SELECT * INTO l FROM locks k WHERE k.key = p_key FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND",
-     r"SELECT * INTO l FROM locks k WHERE k.key = p_key FOR UPDATE;
-    IF NOT FOUND"),
+     "    FOR UPDATE SKIP LOCKED;\n    IF FOUND",
+     "    FOR UPDATE;\n    IF FOUND"),
     ("a fast grant overtakes the queue",
-     "ELSIF NOT l.crowd AND l.grp IS NULL THEN",
-     "ELSIF l.grp IS NULL THEN"),
+     "k.key = p_key AND NOT k.crowd AND k.grp IS NULL",
+     "k.key = p_key AND k.grp IS NULL"),
     ("a fast grant beside a group",
-     "ELSIF NOT l.crowd AND l.grp IS NULL THEN",
-     "ELSIF NOT (l.crowd AND l.grp IS NULL) THEN"),
+     "k.key = p_key AND NOT k.crowd AND k.grp IS NULL",
+     "k.key = p_key AND NOT (k.crowd AND k.grp IS NULL)"),
     ("a fast grant before the end",
-     "IF l.owner IS NULL OR l.owner = p_owner OR l.until <= now_us THEN",
-     "IF l.owner IS NULL OR l.owner = p_owner OR l.until <= now_us + 1000 THEN"),
+     "(k.owner IS NULL OR k.owner = p_owner OR k.until <= us())",
+     "(k.owner IS NULL OR k.owner = p_owner OR k.until <= us() + 1000)"),
+    ("a fast attempt locks the row of a busy lock",
+     "\n      AND (k.owner IS NULL OR k.owner = p_owner OR k.until <= us())\n    FOR UPDATE SKIP LOCKED;\n    IF FOUND THEN",
+     "\n    FOR UPDATE SKIP LOCKED;\n    IF FOUND AND (l.owner IS NULL OR l.owner = p_owner OR l.until <= us()) THEN"),
+    ("a fast grant that an old check passes over",
+     " AND (owner = p_owner OR locks.xmax = pg_current_xact_id()::xid)",
+     ""),
+    ("a new row waits for a renewal",
+     "ELSIF NOT EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN",
+     "ELSE"),
     ("a repetition is a new grant",
-     r"IF l.owner IS DISTINCT FROM p_owner THEN
-          --",
-     r"IF true THEN
-          --"),
+     "IF l.owner IS DISTINCT FROM p_owner THEN\n        --",
+     "IF true THEN\n        --"),
     ("a repetition does not extend",
-     r"owner = p_owner, until = now_us + p_ttl,
-          proc",
-     r"owner = p_owner, until = greatest(until, now_us + 1),
-          proc"),
+     "owner = p_owner, until = now_us + p_ttl,\n        proc",
+     "owner = p_owner, until = greatest(until, now_us + 1),\n        proc"),
     ("a busy attempt locks the row",
      "IF l.owner <> p_owner AND l.until > us() OR l.grp <> p_mode",
      "IF l.grp <> p_mode"),
@@ -104,13 +105,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
      r"IF true THEN
     -- A busy"),
     ("a grant without FOR UPDATE",
-     r"      PERFORM FROM locks k WHERE k.key = p_key FOR UPDATE SKIP LOCKED;
-      fits := FOUND;",
-     ""),
-    ("a grant waits for a guarded transaction",
-     r"      PERFORM FROM locks k WHERE k.key = p_key FOR UPDATE SKIP LOCKED;
-      fits := FOUND;",
-     "      PERFORM FROM locks k WHERE k.key = p_key FOR UPDATE;"),
+     "IF fits AND may_grant(p_key) THEN",
+     "IF fits THEN"),
     ("the time is read before the row",
      r"  LOOP
     IF p_patient THEN
@@ -119,11 +115,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
       SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
     EXIT WHEN FOUND;
-    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
-    IF NOT FOUND AND NOT p_patient THEN
+    IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
       token := -2;
       RETURN;
     END IF;
+    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
   END LOOP;
   now_us := us();
 ",
@@ -135,11 +131,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
       SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
     EXIT WHEN FOUND;
-    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
-    IF NOT FOUND AND NOT p_patient THEN
+    IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
       token := -2;
       RETURN;
     END IF;
+    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
   END LOOP;
 "),
     ("an impatient attempt waits",
@@ -161,7 +157,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
 ",
      ""),
     ("a confirmation forgets the waiters",
-     "crowd = l.crowd AND EXISTS (SELECT FROM claims x WHERE x.key = p_key)",
+     "crowd = l.crowd AND is_crowd(p_key)",
      "crowd = false"),
     ("a confirmed reader keeps the short end",
      r"UPDATE claims SET state = 'h', until = ends WHERE owner = p_owner;
@@ -214,14 +210,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "ELSIF c.state = 'l' OR c.until < now_us THEN",
      "ELSIF c.until < now_us THEN"),
     ("a grant in the reply keeps the short end",
-     r"      UPDATE locks SET until = ends, crowd = EXISTS (SELECT FROM claims x WHERE x.key = p_key)
-      WHERE key = p_key;
-    ELSE
-      UPDATE claims SET state = 'h', until = ends",
-     r"      UPDATE locks SET crowd = EXISTS (SELECT FROM claims x WHERE x.key = p_key)
-      WHERE key = p_key;
-    ELSE
-      UPDATE claims SET state = 'h', until = ends"),
+     "SET until = ends, crowd = is_crowd(p_key) WHERE key = p_key;",
+     "SET crowd = is_crowd(p_key) WHERE key = p_key;"),
     ("the first waiter looks late",
      "CASE WHEN c.proc = p_proc THEN next_look(l, now_us) ELSE 1000 END",
      "1000"),

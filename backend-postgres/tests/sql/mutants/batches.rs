@@ -1,4 +1,4 @@
-//! In what a batch does for all its steps at once.
+//! In what a batch does for all its steps at once, and in renewals of several locks.
 
 use super::Mutant;
 
@@ -19,9 +19,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("grants of a batch before the end",
      "(k.owner <> s.owner AND k.until <= us())",
      "(k.owner <> s.owner AND k.until <= us() + 1000)"),
-    ("grants of a batch never after the end",
-     "(k.owner IS NULL OR (k.owner <> s.owner AND k.until <= us()))",
-     "k.owner IS NULL"),
     ("a repetition in a batch is a new grant",
      "(k.owner <> s.owner AND k.until <= us())",
      "(k.until <= us())"),
@@ -64,7 +61,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("releases of a batch wait",
      "        FOR NO KEY UPDATE SKIP LOCKED) held",
      "        FOR NO KEY UPDATE) held"),
-    ("releases of a batch wait for guarded transactions",
-     "        FOR NO KEY UPDATE SKIP LOCKED) held",
-     "        FOR UPDATE SKIP LOCKED) held"),
+    ("a grant of a batch that an old check passes over",
+     "      WHERE l.xmax = pg_current_xact_id()::xid\n",
+     ""),
+    ("a renewal with others waits",
+     "k.key = r.key AND k.owner = r.owner FOR NO KEY UPDATE SKIP LOCKED;",
+     "k.key = r.key AND k.owner = r.owner FOR NO KEY UPDATE;"),
+    ("a reader's renewal with others waits",
+     "x.owner = r.owner AND x.key = r.key FOR NO KEY UPDATE SKIP LOCKED;",
+     "x.owner = r.owner AND x.key = r.key FOR NO KEY UPDATE;"),
+    ("a renewal that was not tried is lost",
+     "    ELSIF EXISTS (SELECT FROM locks k WHERE k.key = r.key AND k.owner = r.owner)",
+     "    ELSIF false AND EXISTS (SELECT FROM locks k WHERE k.key = r.key AND k.owner = r.owner)"),
 ];

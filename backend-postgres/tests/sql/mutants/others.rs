@@ -51,13 +51,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "UPDATE cells SET stamp = p_to, content = p_content, until = ends WHERE",
      "UPDATE cells SET stamp = p_to, content = p_content WHERE"),
     ("a swap notifies while it waits for the disk",
-     r"    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
-  RETURN true;",
-     r"    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
-  PERFORM pg_notify('cells', '');
-  RETURN true;"),
+     "  END LOOP;\n  RETURN true;",
+     "  END LOOP;\n  PERFORM pg_notify('cells', '');\n  RETURN true;"),
     ("a young lock is tidied",
      "k.token < day_ago AND",
      "true AND"),
@@ -94,18 +89,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
       AND p_token",
      "AND p_token"),
     ("a check locks nothing",
-     r"AND p_token BETWEEN k.token - k.tokens + 1 AND k.token
-  FOR KEY SHARE;",
-     "AND p_token BETWEEN k.token - k.tokens + 1 AND k.token;"),
+     "AND (k.until > us() OR NOT k.crowd)\n  FOR KEY SHARE;",
+     "AND (k.until > us() OR NOT k.crowd);"),
     ("a reader's check locks nothing",
-     r"AND p_token BETWEEN x.token - x.tokens + 1 AND x.token
-    FOR KEY SHARE;",
-     "AND p_token BETWEEN x.token - x.tokens + 1 AND x.token;"),
+     "w.state = 'w'))\n    FOR KEY SHARE;",
+     "w.state = 'w'));"),
     ("a check blocks renewals",
-     r"AND k.token
-  FOR KEY SHARE;",
-     r"AND k.token
-  FOR SHARE;"),
+     "OR NOT k.crowd)\n  FOR KEY SHARE;",
+     "OR NOT k.crowd)\n  FOR SHARE;"),
+    ("a holder that is over checks while others wait",
+     "    AND (k.until > us() OR NOT k.crowd)\n",
+     ""),
+    ("a reader that is over checks while others wait",
+     "\n      AND (x.until > us() OR NOT EXISTS (SELECT FROM claims w WHERE w.key = p_key AND w.state = 'w'))",
+     ""),
     ("a silent client blocks for ever",
      "IF limit_ms = 0 OR limit_ms > p_idle_ms THEN",
      "IF limit_ms > p_idle_ms THEN"),

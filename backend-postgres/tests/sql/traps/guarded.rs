@@ -14,6 +14,11 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a stale token is FL001", stale),
     ("reserved tokens are checked, and no others", reserved),
     ("a local successor's transaction waits for its predecessor's", turns),
+    (
+        "a check passes over no grant, though a guarded transaction ended within its step",
+        overlapped,
+    ),
+    ("a holder that is over does not check while others wait", overtime),
     ("an older snapshot does not see what was granted since", old_snapshot),
     ("a silent client's transaction is ended", silent_client),
     ("only a longer limit on silence is changed", idle_limits),
@@ -165,6 +170,65 @@ fn turns(bench: &mut Bench) -> Verdict {
     bench.release(&claim)?;
     let next = bench.acquire(&claim)?;
     bench.main.run(&check(&claim, next))
+}
+
+/// A step locks the row before and after the end of a guarded transaction, and PostgreSQL notes both: a check that
+/// begins with an older version of the row could follow it to the holder's end without a conflict.
+fn overlapped(bench: &mut Bench) -> Verdict {
+    let attempt = |mode| {
+        format!(
+            "SELECT FROM attempt_1('lock', '$owner', '{mode}', 1, 1, 9000000, 'p', '', true, 1, true)"
+        )
+    };
+    let batch = "SELECT FROM batch_1('{a}', '{lock}', ARRAY['$owner']::uuid[], '{x}', '{1}', '{1}', '{9000000}',
+      '{\"\"}', '{true}', '{1}', 'p')";
+    for step in [attempt('x'), attempt('s'), batch.to_owned()] {
+        for (queue, level) in
+            [(true, "READ COMMITTED"), (true, "REPEATABLE READ"), (false, "REPEATABLE READ")]
+        {
+            bench.reset();
+            let holder = Claim::exclusive(1).ttl(SECOND);
+            let token = bench.acquire(&holder)?;
+            bench.other.run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT FROM cells"))?;
+            ensure(bench.renews(&holder)?, || "not renewed".into())?;
+            bench.third.run("BEGIN")?;
+            bench.third.run(&check(&holder, token))?;
+            bench.advance(2 * LONG);
+            bench.main.run("BEGIN")?;
+            let first = Claim::exclusive(2);
+            bench.number(&Call::Attempt { claim: first.clone(), queue })?;
+            bench.third.run("COMMIT")?;
+            let next = if step.contains("'s'") { Claim::shared(3) } else { first };
+            bench.main.query(&step.replace("$owner", &next.owner.to_string()), &[])?;
+            let held = "SELECT FROM locks WHERE owner = $1";
+            let granted = bench.main.query(held, &[&holder.owner])?.is_empty();
+            let (checking, checks) = (bench.other.pid(), bench.other.start(&check(&holder, token)));
+            if granted {
+                bench.until_it_waits(checking)?;
+            }
+            bench.main.run("COMMIT")?;
+            let checked = bench.other.join(checks);
+            let sound = !granted || checked.is_err();
+            ensure(sound, || format!("{level}, {queue}: granted beside a check: {step}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn overtime(bench: &mut Bench) -> Verdict {
+    for holder in [Claim::exclusive(1).ttl(SECOND), Claim::shared(1).ttl(SECOND)] {
+        bench.reset();
+        let token = bench.acquire(&holder)?;
+        bench.advance(2 * SECOND);
+        bench.main.run(&check(&holder, token))?;
+        bench.other.run("BEGIN")?;
+        bench.other.run(&check(&holder, token))?;
+        bench.queue(&Claim::exclusive(2))?;
+        fails("FL001", &bench.main.run(&check(&holder, token)))?;
+        bench.other.run("COMMIT")?;
+        bench.acquire(&Claim::exclusive(2))?;
+    }
+    Ok(())
 }
 
 fn old_snapshot(bench: &mut Bench) -> Verdict {

@@ -106,8 +106,9 @@ fn renewal_after_a_wait(bench: &mut Bench) -> Verdict {
         bench.acquire(&claim)?;
         bench.other.run("BEGIN; SELECT FROM locks FOR UPDATE; SELECT FROM claims FOR UPDATE")?;
         let owner = claim.owner;
-        let sql =
-            format!("SELECT renew_1(ARRAY['lock'::bytea], ARRAY['{owner}'::uuid], ARRAY[9000000])");
+        let sql = format!(
+            "SELECT renew_1(ARRAY['lock'::bytea], ARRAY['{owner}'::uuid], ARRAY[9000000], true)"
+        );
         let waits = bench.main.start(&sql);
         bench.until_it_waits(bench.main_pid)?;
         bench.advance(SECOND);

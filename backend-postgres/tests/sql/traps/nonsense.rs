@@ -113,7 +113,7 @@ fn nulls(bench: &mut Bench) -> Verdict {
         "release_1('lock', NULL)".to_owned(),
         "downgrade_1('lock', NULL, 9)".to_owned(),
         format!(
-            "renew_1(ARRAY['lock', NULL]::bytea[], ARRAY[NULL, '{owner}']::uuid[], ARRAY[9, 9])"
+            "renew_1(ARRAY['lock', NULL]::bytea[], ARRAY[NULL, '{owner}']::uuid[], ARRAY[9, 9], true)"
         ),
         "look_1(NULL, ARRAY['lock']::bytea[], '{}')".to_owned(),
         "evict_1('lock', NULL)".to_owned(),
@@ -146,7 +146,7 @@ fn steps(steps: &str, keys: &str, owners: &str) -> String {
 fn empty(bench: &mut Bench) -> Verdict {
     let none = bench.main.query(
         "SELECT 1 FROM batch_1('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', 'p')
-         UNION ALL SELECT 1 FROM renew_1('{}', '{}', '{}')
+         UNION ALL SELECT 1 FROM renew_1('{}', '{}', '{}', true)
          UNION ALL SELECT 1 FROM look_1('p', '{}', '{}')",
         &[],
     )?;

@@ -29,7 +29,7 @@ fn small_tables(bench: &mut Bench) -> Verdict {
         attempt("s"),
         format!("SELECT release_1('lock', '{owner}')"),
         format!("SELECT downgrade_1('lock', '{owner}', 0)"),
-        format!("SELECT renew_1(ARRAY['lock'::bytea], ARRAY['{owner}'::uuid], ARRAY[9000])"),
+        format!("SELECT renew_1(ARRAY['lock'::bytea], ARRAY['{owner}'::uuid], ARRAY[9000], true)"),
         format!("SELECT look_1('p', ARRAY['lock'::bytea], ARRAY['{owner}'::uuid])"),
         "SELECT inspect_1('lock')".into(),
         "SELECT evict_1('lock', 'w1')".into(),

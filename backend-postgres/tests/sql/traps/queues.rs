@@ -23,7 +23,27 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a look does not wait for another step", look_skips),
     ("arrivals in the same us, or after a clock that fell, queue last", arrivals),
     ("a newcomer does not overtake the queue", newcomer),
+    ("a step with an old snapshot forgets no waiter", old_snapshot),
 ];
+
+/// As in a pooler's session, whose role reads by one snapshot.
+fn old_snapshot(bench: &mut Bench) -> Verdict {
+    let [first, second, third] = &[1, 2, 3].map(Claim::exclusive);
+    let release = format!("SELECT release_1('lock', '{}')", second.owner);
+    for step in [attempt_in_sql(second), release] {
+        bench.reset();
+        bench.acquire(first)?;
+        bench.queue(second)?;
+        bench.release(first)?;
+        bench.other.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM claims")?;
+        bench.queue(third)?;
+        bench.other.run(&step)?;
+        bench.other.run("COMMIT")?;
+        bench.release(second)?;
+        equal("the look", &bench.look(third, &[])?, &vec![(third.owner, 0)])?;
+    }
+    Ok(())
+}
 
 fn queued(bench: &mut Bench, claims: &[&Claim]) -> Verdict {
     claims.iter().try_for_each(|claim| bench.queue(claim))

@@ -1,0 +1,23 @@
+-- Decides, at the end of a step, whether its commit waits for the disk and for synchronous standbys. A grant and an
+-- extension must survive the server, whatever the role's default is; all else need not: a release that is lost
+-- ends with its lease, and the next look reports a lost place in the queue. Not by a SET of the function, which
+-- would end before the commit.
+--
+-- A step that has notified never waits: NOTIFY locks out the notifications of the whole server until the commit
+-- has ended. If the client relies on it, it repeats the step, which then waits.
+--
+-- p_relied  whether the client relies on what was done
+-- Reply     whether it may
+
+CREATE OR REPLACE FUNCTION :"schema".settle(p_relied boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  waits boolean := p_relied AND current_setting('fencelock.notified', true) IS DISTINCT FROM 'yes';
+  sync text := current_setting('synchronous_commit');
+BEGIN
+  IF NOT waits THEN
+    sync := set_config('synchronous_commit', 'off', true);
+  ELSIF sync IN ('off', 'local') THEN
+    sync := set_config('synchronous_commit', 'on', true);
+  END IF;
+  RETURN waits OR NOT p_relied;
+END $$;
