@@ -133,6 +133,37 @@ fn a_program_reads_no_owner_of_another() {
     });
 }
 
+/// The owner's default privileges, as tools for migrations set them, are for tables of data.
+#[test]
+fn default_privileges_give_nobody_a_right() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let job = connected_as(&server, "job").await;
+        let owner = connected(&config(&server)).await;
+        let defaults = "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO job, PUBLIC;
+          ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO job";
+        owner.batch_execute(defaults).await.unwrap();
+        let script = schema::script("fencelock");
+        owner.batch_execute(&script).await.unwrap();
+        owner.batch_execute("GRANT USAGE ON SCHEMA fencelock TO job").await.unwrap();
+        for call in OF_PROGRAMS.into_iter().chain(OF_OPERATORS).chain(OF_NOBODY) {
+            refused(&job, &format!("SELECT * FROM fencelock.{call}")).await;
+        }
+        refused(&job, "SELECT FROM fencelock.locks").await;
+        let trigger = "CREATE TRIGGER t BEFORE UPDATE ON fencelock.locks
+          EXECUTE FUNCTION suppress_redundant_updates_trigger()";
+        refused(&job, trigger).await;
+        // One that was made in spite of that runs with the owner's rights.
+        owner.batch_execute("GRANT TRIGGER ON fencelock.locks TO job").await.unwrap();
+        job.batch_execute(trigger).await.unwrap();
+        let error = text_of(&owner.batch_execute(&script).await.unwrap_err());
+        assert!(error.starts_with("42501") && error.contains("its trigger t"), "{error}");
+        owner.batch_execute("DROP TRIGGER t ON fencelock.locks").await.unwrap();
+        owner.batch_execute(&script).await.unwrap();
+        refused(&job, trigger).await;
+    });
+}
+
 #[test]
 fn only_a_role_that_may_create_makes_the_schema() {
     runtime().block_on(async {

@@ -39,6 +39,37 @@ fn the_script_can_be_run_again() {
     });
 }
 
+/// A tool for migrations runs more in the same transaction.
+#[test]
+fn the_script_blocks_no_step_while_its_transaction_is_open() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let (migration, client) =
+            (connected(&config(&server)).await, connected(&config(&server)).await);
+        let script = schema::script("fencelock");
+        migration.batch_execute(&script).await.unwrap();
+        migration.batch_execute(&format!("BEGIN; {script}")).await.unwrap();
+        let attempt = |owner: u8, mode: char| {
+            let owner = Uuid::from_u128(owner.into());
+            format!(
+                "SELECT fencelock.attempt_1('a', '{owner}', '{mode}', 1, 1, 9000000, 'p', '', true, 1, true)"
+            )
+        };
+        let (reader, key) = (Uuid::from_u128(1), "ARRAY['a']::bytea[]");
+        client.batch_execute("SET lock_timeout = '2s'").await.unwrap();
+        for step in [
+            attempt(1, 's'),
+            attempt(2, 'x'),
+            format!("SELECT fencelock.renew_1({key}, ARRAY['{reader}']::uuid[], ARRAY[9], true)"),
+            format!("SELECT fencelock.look_1('p', {key}, '{{}}')"),
+            format!("SELECT fencelock.release_1('a', '{reader}')"),
+        ] {
+            client.batch_execute(&step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
+        }
+        migration.batch_execute("COMMIT").await.unwrap();
+    });
+}
+
 #[test]
 fn two_programs_create_the_schema_at_once() {
     const ROUNDS: usize = 5;
