@@ -16,7 +16,7 @@ CREATE OR REPLACE FUNCTION :"schema".attempt_1(
   p_queue boolean, p_tokens int, p_patient boolean, OUT token bigint, OUT again int)
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
 BEGIN
   SELECT a.token, a.again INTO token, again
   FROM acquire(p_key, p_owner, p_mode, p_n, p_lim, p_ttl, p_proc, p_label, p_queue, p_tokens, p_patient) a;

@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION :"schema".batch_1(
 RETURNS TABLE (at int, token bigint, again int)
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
 #variable_conflict use_column
 DECLARE
   s record;

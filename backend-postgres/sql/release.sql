@@ -7,7 +7,7 @@
 CREATE OR REPLACE FUNCTION :"schema".release_1(p_key bytea, p_owner uuid) RETURNS int
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
 DECLARE
   _ boolean := settle(false);
 BEGIN

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION :"schema".renew_1(p_keys bytea[], p_owners uuid[], p_
 RETURNS TABLE (owner uuid, is_held boolean)
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
 #variable_conflict use_column
 DECLARE
   r record;

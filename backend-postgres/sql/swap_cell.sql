@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION :"schema".swap_cell_1(
 RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 500 AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
 DECLARE
   c cells;
   ends bigint;

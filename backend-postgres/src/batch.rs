@@ -1,23 +1,26 @@
 //! Sends requests of many tasks together: steps of claims in one transaction, which costs one wait for
 //! the disk, and renewals and looks in one call each.
 
-use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard};
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, Result};
-use futures_util::future::join_all;
 use futures_util::poll;
 use tokio::sync::oneshot;
 
 use crate::connection::{ConnectOptions, PushHandler, Session, SupervisedSession};
-use crate::error::closed;
+use crate::error::{closed, unreachable};
 use crate::requests::{Answer, Look, Owned, Request, look, renew, steps};
 
 /// A step behind another one on the same session waits for it in any case.
 const LIMITS: Limits = Limits { direct: 1, calls: 1, per_call: 64 };
+
+/// After a wait in vain, of up to 200 ms.
+const NO_WAIT: Duration = Duration::from_secs(1);
 
 /// A session; concurrent requests to it share calls.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub(crate) struct BatchingSession {
     pub(crate) session: SupervisedSession,
     pub(crate) options: Arc<ConnectOptions>,
     batcher: Batcher<Pending>,
+    /// When a request last waited for a row in vain.
+    waited_in_vain: Mutex<Option<Instant>>,
 }
 
 /// A request that waits to be sent, or for its answer.
@@ -61,25 +66,26 @@ impl BatchTransport for BatchingSession {
                 return fail_all(self.batcher.take_waiting(), &error);
             }
         };
-        let alone = self.send_together(&session, requests, order).await;
-        if alone.is_empty() {
-            // Those who have an answer now often ask again at once. Without their turn before this permit ends,
-            // the first of them would send a call of its own, which waits for the disk and has the others wait.
-            return tokio::task::yield_now().await;
+        let (mut requests, mut order) = (requests, order);
+        loop {
+            let mut left = self.send_together(&session, requests, order).await;
+            if left.is_empty() {
+                // Those who have an answer now often ask again at once. Without their turn before this permit
+                // ends, the first of them would send a call of its own, which waits for the disk and has the
+                // others wait.
+                return tokio::task::yield_now().await;
+            }
+            // One of them waits for its row, and then the others may have theirs.
+            let first = left.remove(0);
+            let sending = Box::pin(self.send_alone(&session, &first.request));
+            let answer = leaving(sending, self.hold_order()).await;
+            let in_vain = answer.as_ref().err().filter(|error| error.is_retryable()).cloned();
+            first.deliver(answer);
+            if let Some(error) = in_vain {
+                return fail_all(left, &error);
+            }
+            (requests, order) = (left, self.hold_order());
         }
-        let mut locks = HashSet::new();
-        let (first, others): (Vec<_>, Vec<_>) =
-            alone.into_iter().partition(|pending| locks.insert(pending.request.key().to_vec()));
-        let stuck = self.send_alone(&session, first).await;
-        let others =
-            others.into_iter().filter_map(|pending| match stuck.get(pending.request.key()) {
-                Some(error) => {
-                    pending.deliver(Err(error.clone()));
-                    None
-                }
-                None => Some(pending),
-            });
-        self.send_alone(&session, others.collect()).await;
     }
 }
 
@@ -89,7 +95,8 @@ impl BatchingSession {
         handler: Arc<dyn PushHandler>,
     ) -> Arc<BatchingSession> {
         let session = SupervisedSession::start(options.clone(), handler);
-        Arc::new(BatchingSession { session, options, batcher: Batcher::new(LIMITS) })
+        let batcher = Batcher::new(LIMITS);
+        Arc::new(BatchingSession { session, options, batcher, waited_in_vain: Mutex::default() })
     }
 
     /// Makes one request. If it is dropped half-way, it may or may not be executed, but never after a
@@ -106,7 +113,7 @@ impl BatchingSession {
                 let request = request.unwrap_or_else(|| unreachable!("not queued"));
                 Box::pin(async {
                     let session = self.session.active().await?;
-                    request.send(&session, &self.options).await
+                    self.send_alone(&session, &request).await
                 })
                 .await
             }
@@ -115,30 +122,21 @@ impl BatchingSession {
         }
     }
 
-    /// Sends each in a call of its own: where they wait for a row, they do so one after the other. The locks
-    /// whose rows were not had in time: others who wait for them now would only have everybody wait.
-    async fn send_alone(
-        self: &Arc<Self>,
-        session: &Session,
-        requests: Vec<Pending>,
-    ) -> HashMap<Vec<u8>, Error> {
-        let order = self.hold_order();
-        let mut requests = requests;
-        requests.retain(|pending| !pending.answer.is_closed());
-        let sending = join_all(
-            requests.iter().map(|pending| Box::pin(pending.request.send(session, &self.options))),
-        );
-        let answers = leaving(sending, order).await;
-        let mut stuck = HashMap::new();
-        for (pending, answer) in requests.into_iter().zip(answers) {
-            if let Err(error) = &answer
-                && error.is_retryable()
-            {
-                stuck.insert(pending.request.key().to_vec(), error.clone());
-            }
-            pending.deliver(answer);
+    /// Sends one request, which may wait for the row of its lock, as long as the server lets it. Everybody's
+    /// renewals are behind it, so after one that waited in vain none does for a while.
+    async fn send_alone(&self, session: &Session, request: &Request) -> Result<Answer> {
+        let waited = *self.waited_in_vain.lock();
+        if waited.is_some_and(|at| at.elapsed() < NO_WAIT) {
+            let answer = request.send_impatiently(session, &self.options).await?;
+            return answer
+                .ok_or_else(|| unreachable("another transaction has the row of the lock"));
         }
-        stuck
+        let answer = request.send(session, &self.options).await;
+        if answer.as_ref().is_err_and(Error::is_retryable) {
+            let mut waited = self.waited_in_vain.lock();
+            *waited = Some(Instant::now());
+        }
+        answer
     }
 
     /// Sends requests in up to three calls; returns those that are to be sent alone.

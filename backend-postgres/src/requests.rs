@@ -105,16 +105,21 @@ pub(crate) enum Answer {
 pub(crate) const REPEAT: i64 = -2;
 
 impl Request {
-    /// The lock's.
-    pub(crate) fn key(&self) -> &[u8] {
-        match self {
-            Request::Attempt(it) => &it.of.key,
-            Request::Release(of) | Request::Renew(of, _) => &of.key,
-            Request::Look(it) => &it.key,
-        }
+    /// Sends it alone, and waits for no other step of the same lock; `None` if it had to.
+    pub(crate) async fn send_impatiently(
+        &self,
+        session: &Session,
+        options: &ConnectOptions,
+    ) -> Result<Option<Answer>> {
+        let answers = match self {
+            Request::Attempt(_) | Request::Release(_) => steps(session, options, &[self]).await?,
+            Request::Renew(of, ttl) => renew(session, options, &[(of, *ttl)], false).await?,
+            Request::Look(_) => return self.send(session, options).await.map(Some),
+        };
+        Ok(answers.into_iter().next().flatten())
     }
 
-    /// Sends it alone.
+    /// Sends it alone. It waits for other steps of the same lock.
     pub(crate) async fn send(&self, session: &Session, options: &ConnectOptions) -> Result<Answer> {
         match self {
             Request::Attempt(it) => {

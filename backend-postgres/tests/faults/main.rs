@@ -9,6 +9,7 @@ mod failover;
 mod guarded;
 mod pooler;
 mod refusals;
+mod rows;
 mod server;
 mod settings;
 mod strangers;

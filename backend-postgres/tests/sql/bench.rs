@@ -68,7 +68,7 @@ impl Bench {
     /// `fencelock`.
     pub(crate) fn new(runtime: &std::sync::Arc<Runtime>, config: &Config, script: &str) -> Bench {
         // On a busy machine a wait that a test wants may take longer.
-        let script = &script.replace("lock_timeout = 500", "lock_timeout = 1000");
+        let script = &script.replace("lock_timeout = 200", "lock_timeout = 1000");
         let main = Session::new(runtime.handle(), config);
         main.run("DROP SCHEMA IF EXISTS fencelock CASCADE; DROP SCHEMA IF EXISTS real CASCADE")
             .unwrap();
