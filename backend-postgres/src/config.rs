@@ -318,6 +318,15 @@ mod tests {
         assert_eq!((&*store.schema, store.creates), ("s", false));
     }
 
+    /// Owner tokens arrive on the channel.
+    #[tokio::test]
+    async fn what_is_secret_is_not_shown() {
+        let options = store("postgres://me:hunter2@h/app?sslmode=disable").unwrap();
+        let options = options.connect_options().unwrap();
+        let shown = format!("{options:?}");
+        assert!(!shown.contains(&options.channel) && !shown.contains("hunter2"), "{shown}");
+    }
+
     #[test]
     fn an_error_says_what_was_expected() {
         for (url, says) in [

@@ -90,8 +90,10 @@ impl ConnectOptions {
     ) -> Result<Session> {
         let limit = self.timeouts.connect;
         let end = Instant::now() + limit;
-        let (nonce, probed) = (Uuid::new_v4().to_string(), oneshot::channel());
-        let pushes = Pushes { handler: handler.clone(), probe: Some((nonce.clone(), probed.0)) };
+        // A channel for this alone: behind a pooler the session that listens to it becomes another program's,
+        // to which the notifications of the process's channel would show owner tokens.
+        let (channel, probed) = (format!("fl_{}", Uuid::new_v4().simple()), oneshot::channel());
+        let pushes = Pushes { handler: handler.clone(), probe: Some((channel.clone(), probed.0)) };
         let dialled = timeout_at(end, self.log_in(host, Some(pushes))).await;
         let late = || {
             unreachable(format!(
@@ -104,8 +106,11 @@ impl ConnectOptions {
             self.require(&session).await?;
             self.require_schema(&session).await?;
             let Probe::Within(limit) = probe else { return Ok(None) };
-            let backend = self.listen(&session).await?;
-            match self.probe(host, &nonce, backend, (probed.1, limit)).await? {
+            let backend = self.listen(&session, &channel).await?;
+            let is_direct = self.probe(host, &channel, backend, (probed.1, limit)).await?;
+            let unlisten = format!("UNLISTEN {}", schema::quoted(&channel));
+            self.execute(&session, &unlisten).await?;
+            match is_direct {
                 true => self.get_ready(&session).await.map(Some),
                 false => {
                     tracing::warn!(
@@ -113,9 +118,7 @@ impl ConnectOptions {
                         "a pooler is between: it passes no notifications, so waiters ask ten times a \
                          second; session mode, or a direct connection, is better"
                     );
-                    // Most poolers use the same session of the server again. In another one this changes
-                    // nothing, and the first goes on to receive what nobody reads.
-                    self.execute(&session, "UNLISTEN *").await.map(|()| None)
+                    Ok(None)
                 }
             }
         });
@@ -251,9 +254,9 @@ impl ConnectOptions {
         }
     }
 
-    /// Listens to the process's channel; the backend that does, as one statement has it.
-    async fn listen(&self, session: &Session) -> Result<Option<String>> {
-        let listen = format!("LISTEN {}; SELECT pg_backend_pid()", schema::quoted(&self.channel));
+    /// Listens to the channel of the probe; the backend that does, as one statement has it.
+    async fn listen(&self, session: &Session, channel: &str) -> Result<Option<String>> {
+        let listen = format!("LISTEN {}; SELECT pg_backend_pid()", schema::quoted(channel));
         let asked = session.client.simple_query(&listen).await;
         let messages = session.state.observe(Some(asked), &session.host)?;
         Ok(messages.iter().find_map(|message| match message {
@@ -267,15 +270,13 @@ impl ConnectOptions {
     async fn probe(
         &self,
         host: &Host,
-        nonce: &str,
+        channel: &str,
         backend: Option<String>,
         (arrived, limit): (oneshot::Receiver<()>, Duration),
     ) -> Result<bool> {
         let (client, state, _task) = self.log_in(host, None).await?;
-        let notify = "SELECT pg_backend_pid()::text, pg_notify($1, $2)";
-        let arguments: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
-            [(&self.channel, Type::TEXT), (&nonce, Type::TEXT)];
-        let sent = client.query_typed(notify, &arguments).await;
+        let notify = "SELECT pg_backend_pid()::text, pg_notify($1, '')";
+        let sent = client.query_typed(notify, &[(&channel, Type::TEXT)]).await;
         let rows = state.observe(Some(sent), host)?;
         // Two connections at one backend, which only a pooler makes, and which a notification would take as
         // long as it may to show.
@@ -304,7 +305,11 @@ impl ConnectOptions {
             session.client.prepare_typed(self.statements.text(function), function.types())
         };
         let prepared = try_join_all(Function::ALL.map(prepare)).await;
-        session.state.observe(Some(prepared), &session.host)
+        let prepared = session.state.observe(Some(prepared), &session.host)?;
+        // Not in the text above, which tokio-postgres logs.
+        let listen = format!("LISTEN {}", schema::quoted(&self.channel));
+        let listening = session.client.query_typed(&listen, &[]).await;
+        session.state.observe(Some(listening), &session.host).map(|_| prepared)
     }
 
     async fn execute(&self, session: &Session, sql: &str) -> Result<()> {
@@ -366,13 +371,13 @@ fn not_connected(host: &Host, error: &std::io::Error) -> Error {
 /// Where the notifications of a connection go.
 struct Pushes {
     handler: Arc<dyn PushHandler>,
-    /// The payload that shows that notifications arrive.
+    /// The channel on which one shows that notifications arrive.
     probe: Option<(String, oneshot::Sender<()>)>,
 }
 
 impl Pushes {
     fn receive(&mut self, notification: &Notification, state: &SessionState) {
-        let is_probe = |(nonce, _): &mut (String, _)| *nonce == notification.payload();
+        let is_probe = |(channel, _): &mut (String, _)| *channel == notification.channel();
         match self.probe.take_if(is_probe) {
             Some((_, arrived)) => {
                 if arrived.send(()).is_err() {

@@ -11,7 +11,6 @@ use tokio::runtime::Handle;
 use crate::statements::Statements;
 
 /// The settings of all connections of a store.
-#[derive(Debug)]
 pub(crate) struct ConnectOptions {
     /// The first that can be written is used.
     pub(crate) hosts: Vec<Host>,
@@ -31,6 +30,20 @@ pub(crate) struct ConnectOptions {
     pub(crate) tls: Option<Secured>,
     pub(crate) timeouts: Timeouts,
     pub(crate) runtime: Handle,
+}
+
+/// Without the channel, on which owner tokens arrive.
+impl fmt::Debug for ConnectOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectOptions")
+            .field("hosts", &self.hosts)
+            .field("database", &self.database)
+            .field("login", &self.login)
+            .field("schema", &self.schema)
+            .field("session_name", &self.session_name)
+            .field("timeouts", &self.timeouts)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where a server listens.

@@ -51,6 +51,48 @@ async fn the_mode_of_the_pooler_is_found_out() {
     }
 }
 
+/// The channel of a process gets the owner tokens of its hand-overs: no session that another program of the
+/// pool may get listens to it.
+/// Fault 54: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_session_of_a_pool_listens_to_the_channel_of_a_client() {
+    let server = start().await;
+    // Each transaction gets the session that has waited longest.
+    let options = PgBouncerOptions::new().pool_size(3).config("server_round_robin = 1");
+    let pooler = pooled(&server, options).await;
+    for program in in_transactions(&pooler, 3).await {
+        program.batch_execute("COMMIT").await.unwrap();
+    }
+    let locks = through(&pooler, "ttl=30s").await;
+    let held = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
+    let channel = sql(&server, "SELECT proc FROM fencelock.claims").await;
+    assert!(channel.starts_with("fl_"), "{channel}");
+    for program in in_transactions(&pooler, 3).await {
+        let listening = program.query("SELECT pg_listening_channels()", &[]).await.unwrap();
+        let listening: Vec<String> = listening.iter().map(|row| row.get(0)).collect();
+        assert!(!listening.contains(&channel), "{listening:?}");
+        program.batch_execute("COMMIT").await.unwrap();
+    }
+    release(held).await;
+    release(until_granted(waiter).await).await;
+    drained(&server).await;
+}
+
+/// Programs that occupy as many sessions of the pool.
+async fn in_transactions(pooler: &TestPgBouncer, sessions: usize) -> Vec<tokio_postgres::Client> {
+    let mut programs = Vec::new();
+    for _ in 0..sessions {
+        let (client, connection) =
+            tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls).await.expect("connected");
+        tokio::spawn(connection);
+        client.batch_execute("BEGIN; SELECT 1").await.expect("begun");
+        programs.push(client);
+    }
+    programs
+}
+
 /// All sessions of the pool are others': a typed error in time, and then it works.
 /// Faults 40, 53: pgbouncer
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,14 +101,7 @@ async fn a_pool_that_is_exhausted_is_reported_and_waited_for() {
     let pooler = pooled(&server, PgBouncerOptions::new().pool_size(2)).await;
     let locks = through(&pooler, "ttl=30s").await;
     let kept = acquire(&locks, "kept").await;
-    let mut others = Vec::new();
-    for _ in 0..2 {
-        let (client, connection) =
-            tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client.batch_execute("BEGIN; SELECT 1").await.unwrap();
-        others.push(client);
-    }
+    let others = in_transactions(&pooler, 2).await;
     let asked = Instant::now();
     assert_kind(&acquire_error(&locks, "lock", ms(1500)).await, ErrorKind::Unreachable);
     assert!(asked.elapsed() < ms(1500) + SLACK, "{:?}", asked.elapsed());
