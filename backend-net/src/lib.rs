@@ -4,6 +4,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod program;
 mod supervised;
 mod tcp;
 mod tls;

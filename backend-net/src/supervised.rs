@@ -1,16 +1,20 @@
 //! One connection to a server, replaced by a new one for as long as the store lives.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fencelock_core::backend::{Backoff, closed, unreachable};
 use fencelock_core::{Error, Result};
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+
+use crate::program;
 
 /// After this many timeouts in a row a connection is replaced.
 const MAX_TIMEOUTS: u32 = 2;
@@ -26,7 +30,7 @@ pub struct Supervised<C> {
     supervisor: AbortHandle,
 }
 
-/// Opens the connections, one after the other.
+/// Opens the connections, one after the other. A panic in it ends only the connection or the attempt.
 pub trait Connector: Send + 'static {
     /// An established connection. It ends with its last clone.
     type Connection: Clone + Send + Sync + 'static;
@@ -181,12 +185,14 @@ async fn supervise<T: Connector>(
     let mut was_up = false;
     loop {
         let started = Instant::now();
-        match connector.open().await {
+        let panicked = || Err(unreachable("the code that connects has panicked"));
+        match caught(connector.open()).await.unwrap_or_else(panicked) {
             Ok(connection) => {
                 set(&state, State::Up(connection.clone()));
-                connector.opened(&connection, was_up);
+                program::call(|| connector.opened(&connection, was_up));
                 was_up = true;
-                connector.broken(&connection).await;
+                // After a panic nothing watches the connection any more, as if it were broken.
+                let _ = caught(connector.broken(&connection)).await;
                 set(&state, State::Down(unreachable("the connection was lost")));
                 // No pause only after a connection that lasted: others may break again at once.
                 if started.elapsed() > LONGEST_PAUSE {
@@ -195,7 +201,7 @@ async fn supervise<T: Connector>(
                 }
             }
             Err(error) => {
-                connector.failed(&error);
+                program::call(|| connector.failed(&error));
                 // Settings that worked before may be in the middle of a change: a new password that
                 // the server has and this process does not yet, or a failover and back.
                 let error = if was_up { error.retryable(true) } else { error };
@@ -204,6 +210,11 @@ async fn supervise<T: Connector>(
         }
         tokio::time::sleep(backoff.next(seed)).await;
     }
+}
+
+/// The output of `work`, or `None` when it panics: it may call the program's subscriber.
+async fn caught<T>(work: impl Future<Output = T>) -> Option<T> {
+    AssertUnwindSafe(work).catch_unwind().await.ok()
 }
 
 /// Sets the state, unless it is `Closed`, which is final even while the supervisor still runs.
@@ -249,5 +260,59 @@ impl Health {
     /// Returns when the connection must be replaced.
     pub async fn broken(&self) {
         self.broken.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Panics in each of its functions, in turn.
+    struct Panicking {
+        attempts: u32,
+        opened: mpsc::UnboundedSender<u32>,
+    }
+
+    impl Connector for Panicking {
+        type Connection = u32;
+
+        async fn open(&mut self) -> Result<u32> {
+            self.attempts += 1;
+            match self.attempts {
+                1 => panic!("open"),
+                2 => Err(unreachable("not yet")),
+                n => Ok(n),
+            }
+        }
+
+        fn opened(&mut self, connection: &u32, _: bool) {
+            self.opened.send(*connection).expect("the test listens");
+            assert_ne!(*connection, 3, "opened");
+        }
+
+        fn failed(&mut self, error: &Error) {
+            panic!("failed: {error}");
+        }
+
+        async fn broken(&mut self, connection: &u32) {
+            match connection {
+                3 => {}
+                4 => panic!("broken"),
+                _ => std::future::pending().await,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_ends_no_later_connection() {
+        let (opened, mut connections) = mpsc::unbounded_channel();
+        let connector = Panicking { attempts: 0, opened };
+        let supervised = Supervised::start(connector, Duration::ZERO, &Handle::current());
+        for expected in 3..=5 {
+            assert_eq!(connections.recv().await, Some(expected));
+        }
+        assert_eq!(supervised.current().unwrap(), 5);
     }
 }

@@ -76,10 +76,10 @@ impl Connector for Sessions {
     }
 
     fn opened(&mut self, session: &Arc<Session>, again: bool) {
-        tracing::debug!(host = %session.host, again, "connected to postgres");
         if again {
             self.handler.on_gap();
         }
+        tracing::debug!(host = %session.host, again, "connected to postgres");
     }
 
     fn failed(&mut self, error: &Error) {

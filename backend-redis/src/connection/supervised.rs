@@ -119,8 +119,8 @@ impl SupervisedConnection {
     /// Has the current connection replaced.
     pub(crate) fn mark_broken(&self, why: &str) {
         if let Ok(active) = self.0.current() {
-            tracing::warn!(why, "replacing the Redis connection");
             active.state.health.fail();
+            tracing::warn!(why, "replacing the Redis connection");
         }
     }
 
@@ -213,10 +213,10 @@ impl Connector for Connections {
     }
 
     fn opened(&mut self, _: &ActiveConnection, again: bool) {
-        tracing::debug!(server = ?self.target, again, "connected to redis");
         if let (true, Some(handler)) = (again, &self.subscription.handler) {
             handler.on_gap();
         }
+        tracing::debug!(server = ?self.target, again, "connected to redis");
     }
 
     fn failed(&mut self, error: &Error) {
