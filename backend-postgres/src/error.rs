@@ -12,7 +12,7 @@ pub(crate) enum Remedy {
     None,
     /// Replace the connection: it is dead, or its server is no longer the right one.
     Reconnect,
-    /// Replace it, and name no statement on the next one: a pooler is between.
+    /// Replace it: a pooler is between, in whose sessions named statements are not where they were prepared.
     Unnamed,
 }
 
@@ -58,7 +58,6 @@ const NO_SCHEMA: Meaning = refused(MAKE_SCHEMA);
 const TABLE: &[(&str, Meaning)] = &[
     ("FL001", meaning(ErrorKind::Lost, Remedy::None, "")),
     ("0A000", elsewhere("the functions were replaced")),
-    ("08P01", A_POOLER),
     ("22021", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
     ("22P05", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
     ("25006", elsewhere("the server is a standby, or read-only")),
@@ -104,7 +103,6 @@ fn meaning_of_state(state: &str) -> Meaning {
 /// The meaning of `error`.
 pub(crate) fn meaning_of(error: &tokio_postgres::Error) -> Meaning {
     match error.as_db_error() {
-        // It terminates connections with the words of a pooler that has no server left for it.
         Some(error) => meaning_of_state(error.code().code()),
         None => elsewhere("the connection failed"),
     }
@@ -170,7 +168,10 @@ mod tests {
         for (state, kind, remedy) in [
             ("FL001", ErrorKind::Lost, Remedy::None),
             ("08006", ErrorKind::Unreachable, Remedy::Reconnect),
-            ("08P01", ErrorKind::Unreachable, Remedy::Unnamed),
+            // All of pgbouncer's own errors, in session mode too.
+            ("08P01", ErrorKind::Unreachable, Remedy::Reconnect),
+            ("26000", ErrorKind::Unreachable, Remedy::Unnamed),
+            ("42P05", ErrorKind::Unreachable, Remedy::Unnamed),
             ("57P01", ErrorKind::Unreachable, Remedy::Reconnect),
             ("57014", ErrorKind::Unreachable, Remedy::None),
             ("53100", ErrorKind::Unreachable, Remedy::None),

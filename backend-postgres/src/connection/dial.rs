@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fencelock_core::backend::{Credentials, io_message};
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::{Secured, tcp};
+use fencelock_net::{Secured, program, tcp};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -26,33 +26,18 @@ use uuid::Uuid;
 use super::options::{ConnectOptions, Host};
 use super::session::{Session, SessionState};
 use super::supervised::PushHandler;
-use crate::error::{MAKE_SCHEMA, explain, meaning_of, no_login, unreachable, words_of_server};
+use crate::error::{
+    MAKE_SCHEMA, Remedy, explain, meaning_of, no_login, unreachable, words_of, words_of_server,
+};
 use crate::schema;
 use crate::statements::Function;
 
-/// Whether a new session asks if a pooler is between, by a notification from another one.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Probe {
-    /// One was found: no notification arrives.
-    Skip,
-    /// The notification arrives within this time, or a pooler is between.
-    Within(Duration),
-}
+/// How long the notification takes at most that shows that no pooler is between. Each connection by a pooler
+/// costs this time.
+pub(super) const USUAL_PROBE: Duration = Duration::from_millis(500);
 
-impl Probe {
-    /// Each connection by a pooler costs this time.
-    pub(super) const USUAL: Probe = Probe::Within(Duration::from_millis(500));
-
-    /// After one that arrived too late: of a busy server.
-    pub(super) const PATIENT: Probe = Probe::Within(Duration::from_secs(5));
-
-    fn limit(self) -> Duration {
-        match self {
-            Probe::Skip => Duration::ZERO,
-            Probe::Within(limit) => limit,
-        }
-    }
-}
+/// After one that arrived too late: of a busy server.
+pub(super) const PATIENT_PROBE: Duration = Duration::from_secs(5);
 
 /// How long the server may take to end the session that this one replaces, in ms.
 const END_WITHIN_MS: &str = "2000";
@@ -62,7 +47,7 @@ impl ConnectOptions {
     pub(super) async fn open(
         &self,
         handler: &Arc<dyn PushHandler>,
-        probe: Probe,
+        probe: Duration,
     ) -> Result<Session> {
         let mut last_error = None;
         for host in &self.hosts {
@@ -70,7 +55,7 @@ impl ConnectOptions {
                 Ok(session) => return Ok(session),
                 // Another host may be suitable.
                 Err(error) => {
-                    tracing::debug!(%host, %error, "no session");
+                    program::call(|| tracing::debug!(%host, %error, "no session"));
                     last_error = Some(match last_error {
                         // What a retry may help, since the others may.
                         Some(last) if !Error::is_retryable(&error) => last,
@@ -86,7 +71,7 @@ impl ConnectOptions {
         &self,
         host: &Host,
         handler: &Arc<dyn PushHandler>,
-        probe: Probe,
+        probe: Duration,
     ) -> Result<Session> {
         let limit = self.timeouts.connect;
         let end = Instant::now() + limit;
@@ -102,22 +87,23 @@ impl ConnectOptions {
         };
         let (client, state, task) = dialled.map_err(|_| late())??;
         let mut session = Session { client, host: host.clone(), prepared: None, state, task };
-        let prepared = timeout_at(end + probe.limit() + limit, async {
+        let prepared = timeout_at(end + probe + limit, async {
             self.require(&session).await?;
             self.require_schema(&session).await?;
-            let Probe::Within(limit) = probe else { return Ok(None) };
             let backend = self.listen(&session, &channel).await?;
-            let is_direct = self.probe(host, &channel, backend, (probed.1, limit)).await?;
+            let is_direct = self.probe(host, &channel, backend, (probed.1, probe)).await?;
             let unlisten = format!("UNLISTEN {}", schema::quoted(&channel));
             self.execute(&session, &unlisten).await?;
             match is_direct {
-                true => self.get_ready(&session).await.map(Some),
+                true => self.get_ready(&session).await,
                 false => {
-                    tracing::warn!(
-                        %host,
-                        "a pooler is between: it passes no notifications, so waiters ask ten times a \
-                         second; session mode, or a direct connection, is better"
-                    );
+                    program::call(|| {
+                        tracing::warn!(
+                            %host,
+                            "a pooler is between: it passes no notifications, so waiters ask ten times a \
+                             second; session mode, or a direct connection, is better"
+                        );
+                    });
                     Ok(None)
                 }
             }
@@ -286,8 +272,8 @@ impl ConnectOptions {
         Ok(timeout(limit, arrived).await.is_ok())
     }
 
-    /// Settings of a session of one's own, and its statements.
-    async fn get_ready(&self, session: &Session) -> Result<Vec<tokio_postgres::Statement>> {
+    /// Settings of a session of one's own, and its statements; none when their names are taken.
+    async fn get_ready(&self, session: &Session) -> Result<Option<Vec<tokio_postgres::Statement>>> {
         // Not every system can check a connection. And a request of the session that this one replaces must
         // not arrive behind a later one of this.
         let settings = format!(
@@ -305,11 +291,24 @@ impl ConnectOptions {
             session.client.prepare_typed(self.statements.text(function), function.types())
         };
         let prepared = try_join_all(Function::ALL.map(prepare)).await;
+        if let Err(error) = &prepared
+            && meaning_of(error).remedy == Remedy::Unnamed
+        {
+            program::call(|| {
+                tracing::warn!(
+                    host = %session.host,
+                    error = words_of(error),
+                    "a pooler is between, and its sessions keep the statements of other programs: waiters ask \
+                     ten times a second; have it reset a session for each client (server_reset_query)"
+                );
+            });
+            return Ok(None);
+        }
         let prepared = session.state.observe(Some(prepared), &session.host)?;
         // Not in the text above, which tokio-postgres logs.
         let listen = format!("LISTEN {}", schema::quoted(&self.channel));
         let listening = session.client.query_typed(&listen, &[]).await;
-        session.state.observe(Some(listening), &session.host).map(|_| prepared)
+        session.state.observe(Some(listening), &session.host).map(|_| Some(prepared))
     }
 
     async fn execute(&self, session: &Session, sql: &str) -> Result<()> {
@@ -413,16 +412,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
                 Some(Ok(_)) => {}
                 ended => {
                     if let Some(Err(error)) = ended {
-                        tracing::debug!(
-                            error = crate::error::words_of(&error),
-                            "a connection ended"
-                        );
+                        let error = words_of(&error);
+                        program::call(|| tracing::debug!(error, "a connection ended"));
                     }
-                    this.state.health.fail();
                     return Poll::Ready(());
                 }
             }
         }
+    }
+}
+
+/// Also after a panic: tokio-postgres logs too.
+impl<S> Drop for Driver<S> {
+    fn drop(&mut self) {
+        self.state.health.fail();
     }
 }
 

@@ -33,8 +33,8 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 pub(super) struct SessionState {
     pub(super) health: Health,
-    /// A pooler was found to be between.
-    pub(super) is_pooled: AtomicBool,
+    /// A pooler was found to be between: named statements are not where they were prepared.
+    pub(super) is_mixed: AtomicBool,
     /// A pooler was taken to be between, and is not.
     pub(super) is_late: AtomicBool,
 }
@@ -130,7 +130,7 @@ impl SessionState {
     fn failed(&self, error: &tokio_postgres::Error, host: &Host) -> Error {
         let meaning = meaning_of(error);
         if meaning.remedy == Remedy::Unnamed {
-            self.is_pooled.store(true, Ordering::Relaxed);
+            self.is_mixed.store(true, Ordering::Relaxed);
         }
         if meaning.remedy != Remedy::None {
             self.health.fail();

@@ -3,11 +3,12 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fencelock_core::{Error, Result};
 use fencelock_net::{Connector, Supervised};
 
-use super::dial::Probe;
+use super::dial::{PATIENT_PROBE, USUAL_PROBE};
 use super::options::ConnectOptions;
 use super::session::Session;
 
@@ -30,7 +31,7 @@ impl SupervisedSession {
         handler: Arc<dyn PushHandler>,
     ) -> SupervisedSession {
         let (patience, runtime) = (options.timeouts.answer, options.runtime.clone());
-        let sessions = Sessions { options, handler, probe: Probe::USUAL };
+        let sessions = Sessions { options, handler, probe: USUAL_PROBE };
         SupervisedSession(Supervised::start(sessions, patience, &runtime))
     }
 
@@ -65,7 +66,7 @@ struct Sessions {
     options: Arc<ConnectOptions>,
     handler: Arc<dyn PushHandler>,
     /// As the sessions before have taught.
-    probe: Probe,
+    probe: Duration,
 }
 
 impl Connector for Sessions {
@@ -88,11 +89,15 @@ impl Connector for Sessions {
 
     async fn broken(&mut self, session: &Arc<Session>) {
         session.state.health.broken().await;
-        if session.state.is_pooled.load(Ordering::Relaxed) {
-            self.probe = Probe::Skip;
-        } else if session.state.is_late.load(Ordering::Relaxed) {
-            self.probe = Probe::PATIENT;
-        }
         session.end();
+        if session.state.is_late.load(Ordering::Relaxed) {
+            self.probe = PATIENT_PROBE;
+        }
+        if session.state.is_mixed.load(Ordering::Relaxed) {
+            tracing::warn!(
+                host = %session.host,
+                "a pooler is between, and gave the transactions of a client to several sessions; reconnecting"
+            );
+        }
     }
 }

@@ -27,19 +27,7 @@ async fn the_mode_of_the_pooler_is_found_out() {
     for (mode, tells) in [(PoolMode::Session, true), (PoolMode::Transaction, false)] {
         let pooler = pooled(&server, PgBouncerOptions::new().mode(mode)).await;
         let (one, other) = (through(&pooler, "ttl=30s").await, through(&pooler, "ttl=30s").await);
-        let mut late = Vec::new();
-        for _ in 0..5 {
-            let held = acquire(&one, "lock").await;
-            let waiter = spawn_waiter(&other, "lock");
-            until_queued(&one, "lock", 1).await;
-            tokio::time::sleep(ms(30)).await;
-            release(held).await;
-            let released = Instant::now();
-            let guard = until_granted(waiter).await;
-            late.push(released.elapsed());
-            release(guard).await;
-        }
-        late.sort_unstable();
+        let late = hand_overs(&one, &other).await;
         match tells {
             true => assert!(late[2] < ms(50), "not told: {late:?}"),
             false => assert!(late[4] < ms(100) + SLACK, "not within a look: {late:?}"),
@@ -49,6 +37,74 @@ async fn the_mode_of_the_pooler_is_found_out() {
         assert_eq!(sql(&server, named).await, "0");
         drained(&server).await;
     }
+}
+
+/// How long hand-overs from `one` to `other` took, the shortest first.
+async fn hand_overs(one: &Locks, other: &Locks) -> Vec<Duration> {
+    let mut late = Vec::new();
+    for _ in 0..5 {
+        let held = acquire(one, "lock").await;
+        let waiter = spawn_waiter(other, "lock");
+        until_queued(one, "lock", 1).await;
+        tokio::time::sleep(ms(30)).await;
+        release(held).await;
+        let released = Instant::now();
+        let guard = until_granted(waiter).await;
+        late.push(released.elapsed());
+        release(guard).await;
+    }
+    late.sort_unstable();
+    late
+}
+
+/// A pooler's own errors, which have one SQLSTATE, do not say that it mixes sessions.
+/// Faults 53, 54: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn notifications_arrive_again_after_an_error_of_a_pooler_in_session_mode() {
+    let server = start().await;
+    let options = PgBouncerOptions::new().mode(PoolMode::Session);
+    let pooler = pooled(&server, options).await;
+    let (one, other) = (through(&pooler, "ttl=30s").await, through(&pooler, "ttl=30s").await);
+    // A request of each is under way when the server dies.
+    let mut blocked = user(&server).await;
+    let blocking = blocked.transaction().await.unwrap();
+    blocking.batch_execute("LOCK TABLE fencelock.locks").await.unwrap();
+    let asking = [&one, &other].map(|locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.inspect("lock").await })
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    until("both wait", async || sql(&server, waiting).await == "2").await;
+    server.kill().unwrap();
+    for asking in asking {
+        let error = soon("it ends", asking).await.unwrap().unwrap_err();
+        assert!(error_chain(&error).contains("08P01"), "{}", error_chain(&error));
+    }
+    server.restart().await.unwrap();
+    let late = hand_overs(&one, &other).await;
+    assert!(late[2] < ms(50), "not told: {late:?}");
+    drained(&server).await;
+}
+
+/// A pooler that does not reset its sessions: the names of the library's statements are taken in them.
+/// Fault 54: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_keep_the_statements_of_other_programs_work() {
+    let server = start().await;
+    let options = PgBouncerOptions::new().mode(PoolMode::Session).pool_size(2);
+    let pooler = pooled(&server, options.config("server_reset_query =")).await;
+    let take_names = "DO $$ BEGIN FOR n IN 0..9999 LOOP EXECUTE format('PREPARE s%s AS SELECT 1', n); \
+                      END LOOP; END $$; COMMIT";
+    for program in in_transactions(&pooler, 2).await {
+        program.batch_execute(take_names).await.unwrap();
+    }
+    let locks = connect_once(&pooler.url()).await.unwrap();
+    let held = acquire(&locks, "lock").await;
+    let waiter = spawn_waiter(&locks, "lock");
+    until_queued(&locks, "lock", 1).await;
+    release(held).await;
+    release(until_granted(waiter).await).await;
+    drained(&server).await;
 }
 
 /// The channel of a process gets the owner tokens of its hand-overs: no session that another program of the
