@@ -2,8 +2,10 @@
 
 use fencelock_core::backend::io_message;
 pub(crate) use fencelock_core::backend::{closed, unreachable};
-use fencelock_core::{Error, ErrorKind};
+use fencelock_core::{Error, ErrorKind, Result};
+use tokio_postgres::Row;
 use tokio_postgres::error::DbError;
+use tokio_postgres::types::FromSql;
 
 /// What the connection does about an error, besides reporting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +152,17 @@ pub(crate) fn no_login(error: &tokio_postgres::Error, host: &impl std::fmt::Disp
         ));
     }
     unreachable(format!("no login at {host} ({words}); is a PostgreSQL server listening there?"))
+}
+
+/// A column of an answer about the server, which is not of the type that PostgreSQL gives it, or missing.
+pub(crate) fn read_setting<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T> {
+    row.try_get(at).map_err(|cause| {
+        let message = format!(
+            "the server describes itself unlike PostgreSQL ({cause}): connect to a PostgreSQL server, and \
+             check that no schema in the search_path of the URL's user hides pg_catalog"
+        );
+        Error::new(ErrorKind::Refused, message)
+    })
 }
 
 /// The server answered what the function `name` never does.

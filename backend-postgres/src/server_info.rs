@@ -7,7 +7,7 @@ use fencelock_core::{
 };
 
 use crate::connection::{ConnectOptions, Session};
-use crate::error::unreachable;
+use crate::error::{read_setting, unreachable};
 
 /// Settings that any user may read.
 #[derive(Clone, Debug, Default)]
@@ -28,10 +28,10 @@ impl ServerInfo {
         let row =
             rows.first().ok_or_else(|| unreachable("no answer about the server's settings"))?;
         Ok(ServerInfo {
-            fsync: row.get(0),
-            full_page_writes: row.get(1),
-            has_standbys: row.get(2),
-            has_synchronous_standby: row.get(3),
+            fsync: read_setting(row, 0)?,
+            full_page_writes: read_setting(row, 1)?,
+            has_standbys: read_setting(row, 2)?,
+            has_synchronous_standby: read_setting(row, 3)?,
         })
     }
 

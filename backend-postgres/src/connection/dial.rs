@@ -27,7 +27,8 @@ use super::options::{ConnectOptions, Host};
 use super::session::{Session, SessionState};
 use super::supervised::PushHandler;
 use crate::error::{
-    MAKE_SCHEMA, Remedy, explain, meaning_of, no_login, unreachable, words_of, words_of_server,
+    MAKE_SCHEMA, Remedy, explain, meaning_of, no_login, read_setting, unreachable, words_of,
+    words_of_server,
 };
 use crate::schema;
 use crate::statements::Function;
@@ -171,13 +172,14 @@ impl ConnectOptions {
 
     /// Refuses a server that cannot carry locks.
     async fn require(&self, session: &Session) -> Result<()> {
-        let sql = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
-                   current_setting('server_version_num')::int, pg_catalog.version()";
+        let sql = "SELECT pg_catalog.pg_is_in_recovery(), \
+                   pg_catalog.current_setting('transaction_read_only') = 'on', \
+                   pg_catalog.current_setting('server_version_num')::int, pg_catalog.version()";
         let row = session.client.query_typed(sql, &[]).await;
         let row = session.state.observe(Some(row), &session.host)?;
         let row = row.first().ok_or_else(|| unreachable("no answer about the server"))?;
-        let (standby, read_only): (bool, bool) = (row.get(0), row.get(1));
-        suitable(row.get(2), row.get(3))?;
+        let (standby, read_only): (bool, bool) = (read_setting(row, 0)?, read_setting(row, 1)?);
+        suitable(read_setting(row, 2)?, read_setting(row, 3)?)?;
         if standby || read_only {
             let host = &session.host;
             return Err(unreachable(match standby {
@@ -197,7 +199,14 @@ impl ConnectOptions {
         let asked = session.client.query_typed(&format!("SELECT {schema}.version()"), &[]).await;
         let missing = match asked {
             Ok(rows) => {
-                let version: i32 = rows.first().map_or(0, |row| row.get(0));
+                let version = rows.first().map_or(Ok(0), |row| row.try_get::<_, i32>(0));
+                let version = version.map_err(|cause| {
+                    let message = format!(
+                        "{schema}.version() does not answer with a number ({cause}), so the schema {schema} is \
+                         another program's: name another one in the URL (schema=NAME)"
+                    );
+                    Error::new(ErrorKind::Refused, message)
+                })?;
                 if version >= schema::VERSION {
                     return Ok(());
                 }
@@ -261,12 +270,13 @@ impl ConnectOptions {
         (arrived, limit): (oneshot::Receiver<()>, Duration),
     ) -> Result<bool> {
         let (client, state, _task) = self.log_in(host, None).await?;
-        let notify = "SELECT pg_backend_pid()::text, pg_notify($1, '')";
+        let notify = "SELECT pg_catalog.pg_backend_pid()::text, pg_catalog.pg_notify($1, '')";
         let sent = client.query_typed(notify, &[(&channel, Type::TEXT)]).await;
         let rows = state.observe(Some(sent), host)?;
         // Two connections at one backend, which only a pooler makes, and which a notification would take as
         // long as it may to show.
-        if rows.first().and_then(|row| row.get(0)) == backend {
+        let other = rows.first().map(|row| read_setting(row, 0)).transpose()?;
+        if other == backend {
             return Ok(false);
         }
         Ok(timeout(limit, arrived).await.is_ok())

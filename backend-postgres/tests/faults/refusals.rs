@@ -145,6 +145,32 @@ async fn a_missing_or_older_schema_is_refused_with_the_command_unless_it_may_be_
     drained(&server).await;
 }
 
+/// The schema of another program, which has a function of that name.
+/// Fault 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_of_another_type_is_refused_and_waited_for_by_those_who_are_connected() {
+    let server = start().await;
+    let locks = direct(&server, "ttl=30s").await;
+    let held = acquire(&locks, "lock").await;
+    let user = user(&server).await;
+    let as_text = "ALTER FUNCTION fencelock.version() RENAME TO version_of_locks; \
+                   CREATE FUNCTION fencelock.version() RETURNS text LANGUAGE sql AS 'SELECT ''7''::text'";
+    user.batch_execute(as_text).await.unwrap();
+    let error = try_connect(&server.url()).await.unwrap_err();
+    assert_refused(&error, "name another one in the URL");
+    // The connected client meets it too, and reconnects when it is right again.
+    let ours = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
+                WHERE application_name ~ '^fencelock_'";
+    sql(&server, ours).await;
+    refused_with(&locks, "other", "name another one in the URL").await;
+    let as_number = "DROP FUNCTION fencelock.version(); \
+                     ALTER FUNCTION fencelock.version_of_locks() RENAME TO version";
+    user.batch_execute(as_number).await.unwrap();
+    until_renewed(&locks, &held, ms(30_000)).await;
+    release(held).await;
+    drained(&server).await;
+}
+
 /// Many programs that start at once, with no schema there.
 /// Fault 59: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

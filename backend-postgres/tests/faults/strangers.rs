@@ -18,13 +18,15 @@ fn login() -> Vec<u8> {
     [message(b'R', &0_u32.to_be_bytes()), message(b'Z', b"I")].concat()
 }
 
-/// The reply to a statement with arguments, of one row: two booleans, a number and a text.
-fn about(number: i32, version: &str) -> Vec<u8> {
-    const BOOL: (u32, i16) = (16, 1);
-    const INT4: (u32, i16) = (23, 4);
-    const TEXT: (u32, i16) = (25, -1);
+const BOOL: (u32, i16) = (16, 1);
+const INT4: (u32, i16) = (23, 4);
+const TEXT: (u32, i16) = (25, -1);
+
+/// The reply to a statement with arguments, of one row: two booleans, of which the first may have another type,
+/// a number and a text.
+fn about(first: (u32, i16), number: i32, version: &str) -> Vec<u8> {
     let mut columns = 4_u16.to_be_bytes().to_vec();
-    for (oid, size) in [BOOL, BOOL, INT4, TEXT] {
+    for (oid, size) in [first, BOOL, INT4, TEXT] {
         columns.extend(b"c\0");
         columns.extend([0; 6]);
         columns.extend(oid.to_be_bytes());
@@ -49,11 +51,11 @@ fn about(number: i32, version: &str) -> Vec<u8> {
 }
 
 /// A server of this version, to whoever asks.
-async fn claiming(number: i32, version: &'static str) -> ScriptedServer {
+async fn claiming(first: (u32, i16), number: i32, version: &'static str) -> ScriptedServer {
     let answer = move |heard: &[u8]| match heard[0] {
         // The first message has no kind, but a length.
         0 => login(),
-        b'P' => about(number, version),
+        b'P' => about(first, number, version),
         _ => Vec::new(),
     };
     ScriptedServer::start(answer).await.expect("it listens")
@@ -62,20 +64,28 @@ async fn claiming(number: i32, version: &'static str) -> ScriptedServer {
 /// Fault 60: postgres
 #[tokio::test]
 async fn servers_that_are_not_postgres_or_too_old_are_refused_with_their_version() {
-    for (number, version, says) in [
+    for (first, number, version, says) in [
         (
+            BOOL,
             130_000,
             "CockroachDB CCL v24.1.0 (x86_64-pc-linux-gnu)",
             "is not PostgreSQL (CockroachDB",
         ),
         (
+            BOOL,
             150_002,
             "PostgreSQL 15.2-YB-2.25.0.0-b0 on x86_64",
             "is not PostgreSQL (PostgreSQL 15.2-YB",
         ),
-        (130_014, "PostgreSQL 13.14 on x86_64-pc-linux-gnu", "PostgreSQL 14 or newer is needed"),
+        (TEXT, 150_000, "PostgreSQL 15.0", "describes itself unlike PostgreSQL"),
+        (
+            BOOL,
+            130_014,
+            "PostgreSQL 13.14 on x86_64-pc-linux-gnu",
+            "PostgreSQL 14 or newer is needed",
+        ),
     ] {
-        let server = claiming(number, version).await;
+        let server = claiming(first, number, version).await;
         let asked = Instant::now();
         let url = format!("postgres://me@{}/app", server.addr());
         let error = soon("it is refused", try_connect(&url)).await.unwrap_err();
