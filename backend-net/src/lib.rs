@@ -10,5 +10,5 @@ mod tcp;
 mod tls;
 
 pub use supervised::{Connector, Health, Supervised};
-pub use tcp::tcp;
+pub use tcp::{tcp, tcp_to};
 pub use tls::{Secured, Tls};

@@ -1,6 +1,7 @@
 //! One TCP connection.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::select_ok;
@@ -25,6 +26,21 @@ pub async fn tcp(name: &str, port: u16, answer: Duration) -> io::Result<TcpStrea
         return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     }
     let (stream, _others) = select_ok(connecting).await?;
+    set_up(stream, answer)
+}
+
+/// Connects to the server at `address`, as [`tcp`] does.
+///
+/// # Errors
+/// The operating system's.
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn tcp_to(address: SocketAddr, answer: Duration) -> io::Result<TcpStream> {
+    set_up(TcpStream::connect(address).await?, answer)
+}
+
+fn set_up(stream: TcpStream, answer: Duration) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
     // The kernel notices a vanished peer too, also while no request is under way.

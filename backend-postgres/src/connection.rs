@@ -1,6 +1,7 @@
 //! Connections: how a server is reached, what one session with it can do, and one session that is
 //! replaced for as long as the store lives.
 
+mod creation;
 mod dial;
 pub(crate) mod options;
 mod session;

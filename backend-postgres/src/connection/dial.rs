@@ -1,5 +1,6 @@
 //! Opens a session: the socket, the login, the server's suitability, and whether a pooler is between.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use fencelock_core::backend::{Credentials, io_message};
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::{Secured, program, tcp};
+use fencelock_net::{Secured, program, tcp, tcp_to};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -17,19 +18,14 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::Type;
-use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, NoTls, Notification, SimpleQueryMessage,
-};
+use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Notification, SimpleQueryMessage};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::options::{ConnectOptions, Host};
 use super::session::{Session, SessionState};
 use super::supervised::PushHandler;
-use crate::error::{
-    MAKE_SCHEMA, Remedy, explain, meaning_of, no_login, read_setting, unreachable, words_of,
-    words_of_server,
-};
+use crate::error::{Remedy, meaning_of, no_login, read_setting, unreachable, words_of};
 use crate::schema;
 use crate::statements::Function;
 
@@ -50,75 +46,99 @@ impl ConnectOptions {
         handler: &Arc<dyn PushHandler>,
         probe: Duration,
     ) -> Result<Session> {
-        let mut last_error = None;
+        let mut failure: Option<Error> = None;
         for host in &self.hosts {
-            match self.open_at(host, handler, probe).await {
-                Ok(session) => return Ok(session),
+            let error = match self.reach(host, handler, probe).await {
+                Ok(reached) => match Box::pin(self.prepare(reached)).await {
+                    Ok(session) => return Ok(session),
+                    // Of the server that can be written: no other host helps.
+                    Err(error) if !error.is_retryable() => return Err(error),
+                    Err(error) => error,
+                },
                 // Another host may be suitable.
-                Err(error) => {
-                    program::call(|| tracing::debug!(%host, %error, "no session"));
-                    last_error = Some(match last_error {
-                        // What a retry may help, since the others may.
-                        Some(last) if !Error::is_retryable(&error) => last,
-                        _ => error,
-                    });
+                Err(error) => error,
+            };
+            program::call(|| tracing::debug!(%host, %error, "no session"));
+            failure = Some(match failure {
+                Some(other) if other.is_retryable() != error.is_retryable() => {
+                    // What a retry may help, since one of them may. The other may be the true reason.
+                    unreachable(format!("{}; {}", other.message(), error.message()))
                 }
-            }
+                _ => error,
+            });
         }
-        Err(last_error.unwrap_or_else(|| unreachable("there is no host")))
+        Err(failure.unwrap_or_else(|| unreachable("there is no host")))
     }
 
-    async fn open_at(
+    /// A session with a server that can be written.
+    async fn reach(
         &self,
         host: &Host,
         handler: &Arc<dyn PushHandler>,
         probe: Duration,
-    ) -> Result<Session> {
+    ) -> Result<Reached> {
         let limit = self.timeouts.connect;
         let end = Instant::now() + limit;
         // A channel for this alone: behind a pooler the session that listens to it becomes another program's,
         // to which the notifications of the process's channel would show owner tokens.
-        let (channel, probed) = (format!("fl_{}", Uuid::new_v4().simple()), oneshot::channel());
-        let pushes = Pushes { handler: handler.clone(), probe: Some((channel.clone(), probed.0)) };
-        let dialled = timeout_at(end, self.log_in(host, Some(pushes))).await;
-        let late = || {
-            unreachable(format!(
+        let channel = format!("fl_{}", Uuid::new_v4().simple());
+        let (arrived, probed) = oneshot::channel();
+        let pushes = Pushes { handler: handler.clone(), probe: Some((channel.clone(), arrived)) };
+        let login = timeout_at(end, self.log_in(host, None, Some(pushes))).await;
+        let session = login.unwrap_or_else(|_| {
+            Err(unreachable(format!(
                 "no login at {host} within {limit:?}; is a PostgreSQL server listening there?"
-            ))
-        };
-        let (client, state, task) = dialled.map_err(|_| late())??;
-        let mut session = Session { client, host: host.clone(), prepared: None, state, task };
-        let prepared = timeout_at(end + probe + limit, async {
-            self.require(&session).await?;
+            )))
+        })?;
+        let end = end + probe + limit;
+        self.in_time(host, end, self.require(&session)).await?;
+        Ok(Reached { session, end, probe: Probe { channel, probed, limit: probe } })
+    }
+
+    /// Makes the session ready for requests.
+    async fn prepare(&self, reached: Reached) -> Result<Session> {
+        let Reached { mut session, end, probe } = reached;
+        let preparing = async {
             self.require_schema(&session).await?;
-            let backend = self.listen(&session, &channel).await?;
-            let is_direct = self.probe(host, &channel, backend, (probed.1, probe)).await?;
-            let unlisten = format!("UNLISTEN {}", schema::quoted(&channel));
-            self.execute(&session, &unlisten).await?;
-            match is_direct {
-                true => self.get_ready(&session).await,
-                false => {
-                    program::call(|| {
-                        tracing::warn!(
-                            %host,
-                            "a pooler is between: it passes no notifications, so waiters ask ten times a \
-                             second; session mode, or a direct connection, is better"
-                        );
-                    });
-                    Ok(None)
-                }
+            if self.is_direct(&session, probe).await? {
+                return self.get_ready(&session).await;
             }
-        });
-        session.prepared = prepared.await.map_err(|_| late())??;
+            program::call(|| {
+                tracing::warn!(
+                    host = %session.host,
+                    "a pooler is between: it passes no notifications, so waiters ask ten times a second; \
+                     session mode, or a direct connection, is better"
+                );
+            });
+            Ok(None)
+        };
+        session.prepared = self.in_time(&session.host, end, Box::pin(preparing)).await?;
         Ok(session)
     }
 
-    /// Connects and logs in.
+    /// What is asked of a session at `host` before it is used.
+    async fn in_time<T>(
+        &self,
+        host: &Host,
+        end: Instant,
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        timeout_at(end, asking).await.unwrap_or_else(|_| {
+            Err(unreachable(format!(
+                "the login at {host} succeeded, but its session was not ready in time \
+                 (connect_timeout={:?}); is the server overloaded, or has a pooler no session left?",
+                self.timeouts.connect
+            )))
+        })
+    }
+
+    /// Connects and logs in, at this address of the host if there is one.
     async fn log_in(
         &self,
         host: &Host,
+        address: Option<SocketAddr>,
         pushes: Option<Pushes>,
-    ) -> Result<(Client, Arc<SessionState>, AbortOnDropHandle<()>)> {
+    ) -> Result<Session> {
         let Credentials { user, password } = self.login.credentials(&self.runtime).await?;
         let mut config = Config::new();
         // A stream is encrypted before it comes here.
@@ -133,15 +153,21 @@ impl ConnectOptions {
         }
         match host {
             Host::Tcp(name, port) => {
-                let stream = tcp(name, *port, self.timeouts.answer).await;
+                let answer = self.timeouts.answer;
+                let stream = match address {
+                    Some(address) => tcp_to(address, answer).await,
+                    None => tcp(name, *port, answer).await,
+                };
                 let stream = stream.map_err(|error| not_connected(host, &error))?;
-                match &self.tls {
+                let address = stream.peer_addr().ok();
+                let session = match &self.tls {
                     Some(tls) => {
                         let stream = encrypt(tls, name, host, stream).await?;
-                        self.start(&config, host, stream, pushes).await
+                        self.start(&config, host, stream, pushes).await?
                     }
-                    None => self.start(&config, host, stream, pushes).await,
-                }
+                    None => self.start(&config, host, stream, pushes).await?,
+                };
+                Ok(Session { address, ..session })
             }
             Host::Socket(directory, port) => {
                 let path = directory.join(format!(".s.PGSQL.{port}"));
@@ -158,7 +184,7 @@ impl ConnectOptions {
         host: &Host,
         stream: S,
         pushes: Option<Pushes>,
-    ) -> Result<(Client, Arc<SessionState>, AbortOnDropHandle<()>)>
+    ) -> Result<Session>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -167,7 +193,7 @@ impl ConnectOptions {
         let state = Arc::new(SessionState::default());
         let driver = Driver { connection, pushes, state: state.clone() };
         let task = AbortOnDropHandle::new(self.runtime.spawn(driver));
-        Ok((client, state, task))
+        Ok(Session { client, host: host.clone(), address: None, prepared: None, state, task })
     }
 
     /// Refuses a server that cannot carry locks.
@@ -193,93 +219,29 @@ impl ConnectOptions {
         Ok(())
     }
 
-    /// Creates or completes the schema, if that is allowed.
-    async fn require_schema(&self, session: &Session) -> Result<()> {
-        let schema = schema::quoted(&self.schema);
-        let asked = session.client.query_typed(&format!("SELECT {schema}.version()"), &[]).await;
-        let missing = match asked {
-            Ok(rows) => {
-                let version = rows.first().map_or(Ok(0), |row| row.try_get::<_, i32>(0));
-                let version = version.map_err(|cause| {
-                    let message = format!(
-                        "{schema}.version() does not answer with a number ({cause}), so the schema {schema} is \
-                         another program's: name another one in the URL (schema=NAME)"
-                    );
-                    Error::new(ErrorKind::Refused, message)
-                })?;
-                if version >= schema::VERSION {
-                    return Ok(());
-                }
-                Error::new(
-                    ErrorKind::Refused,
-                    format!("{MAKE_SCHEMA} (schema {schema} has version {version})"),
-                )
-            }
-            Err(error) => {
-                let state = error.as_db_error().map(|error| error.code().code().to_owned());
-                let is_missing = matches!(state.as_deref(), Some("3F000" | "42883"));
-                if !is_missing {
-                    return session.state.observe(Some(Err(error)), &session.host);
-                }
-                explain(&error)
-            }
-        };
-        if !self.creates {
-            return Err(missing);
-        }
-        // Two clients at once would meet in the catalogue.
-        let script = format!(
-            "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('fencelock schema ' || {}, 0)); \
-             {}; COMMIT",
-            schema::literal(&self.schema),
-            schema::script(&self.schema),
-        );
-        let created = session.client.batch_execute(&script).await;
-        let Err(error) = created else { return Ok(()) };
-        // The statement that failed has left its transaction open.
-        session.state.health.fail();
-        match error.as_db_error().filter(|_| meaning_of(&error).kind == ErrorKind::Refused) {
-            // Its owner can help.
-            Some(refusal) => {
-                let (missing, why) = (missing.message(), words_of_server(refusal));
-                let message = format!("{missing}; this user cannot create it: {why}");
-                Err(Error::new(ErrorKind::Refused, message))
-            }
-            None => session.state.observe(Some(Err(error)), &session.host),
-        }
-    }
-
-    /// Listens to the channel of the probe; the backend that does, as one statement has it.
-    async fn listen(&self, session: &Session, channel: &str) -> Result<Option<String>> {
-        let listen = format!("LISTEN {}; SELECT pg_backend_pid()", schema::quoted(channel));
+    /// Whether a notification from another session arrives at this one. It must not be used meanwhile: a pooler
+    /// would pass the notification on with an answer.
+    async fn is_direct(&self, session: &Session, probe: Probe) -> Result<bool> {
+        let channel = schema::quoted(&probe.channel);
+        // The backend that listens, as one statement has it.
+        let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid()");
         let asked = session.client.simple_query(&listen).await;
         let messages = session.state.observe(Some(asked), &session.host)?;
-        Ok(messages.iter().find_map(|message| match message {
+        let backend: Option<String> = messages.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
-        }))
-    }
-
-    /// Whether a notification from another session arrives at the one of `backend`. That one must not be used
-    /// meanwhile: a pooler would pass the notification on with an answer.
-    async fn probe(
-        &self,
-        host: &Host,
-        channel: &str,
-        backend: Option<String>,
-        (arrived, limit): (oneshot::Receiver<()>, Duration),
-    ) -> Result<bool> {
-        let (client, state, _task) = self.log_in(host, None).await?;
+        });
+        // At another address of the host there may be another server.
+        let other = self.log_in(&session.host, session.address, None).await?;
         let notify = "SELECT pg_catalog.pg_backend_pid()::text, pg_catalog.pg_notify($1, '')";
-        let sent = client.query_typed(notify, &[(&channel, Type::TEXT)]).await;
-        let rows = state.observe(Some(sent), host)?;
+        let sent = other.client.query_typed(notify, &[(&probe.channel, Type::TEXT)]).await;
+        let rows = other.state.observe(Some(sent), &other.host)?;
         // Two connections at one backend, which only a pooler makes, and which a notification would take as
         // long as it may to show.
-        let other = rows.first().map(|row| read_setting(row, 0)).transpose()?;
-        if other == backend {
-            return Ok(false);
-        }
-        Ok(timeout(limit, arrived).await.is_ok())
+        let is_shared = rows.first().map(|row| read_setting(row, 0)).transpose()? == backend;
+        let is_direct = !is_shared && timeout(probe.limit, probe.probed).await.is_ok();
+        self.execute(session, &format!("UNLISTEN {channel}")).await?;
+        Ok(is_direct)
     }
 
     /// Settings of a session of one's own, and its statements; none when their names are taken.
@@ -377,6 +339,23 @@ fn not_connected(host: &Host, error: &std::io::Error) -> Error {
     unreachable(format!("no connection to {host} ({words}){advice}"))
 }
 
+/// A session with a server that can be written.
+struct Reached {
+    session: Session,
+    /// When it must be ready.
+    end: Instant,
+    probe: Probe,
+}
+
+/// What shows whether a pooler is between.
+struct Probe {
+    channel: String,
+    /// Its notification has arrived.
+    probed: oneshot::Receiver<()>,
+    /// How long that may take.
+    limit: Duration,
+}
+
 /// Where the notifications of a connection go.
 struct Pushes {
     handler: Arc<dyn PushHandler>,
@@ -441,7 +420,33 @@ impl<S> Drop for Driver<S> {
 
 #[cfg(test)]
 mod tests {
+    use fencelock_core::url::StoreUrl;
+    use fencelock_testkit::servers::TestPostgres;
+
     use super::*;
+    use crate::config::PostgresStore;
+
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl PushHandler for Nowhere {
+        fn on_notification(&self, _: &str, _: &str) {}
+        fn on_gap(&self) {}
+    }
+
+    /// Behind a name or a balancer another server may answer, whose notifications do not arrive.
+    #[tokio::test]
+    async fn the_probe_connects_to_the_address_of_the_first_connection() {
+        let server = TestPostgres::start().await.unwrap();
+        let (store, _) = PostgresStore::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
+        let options = store.connect_options().unwrap();
+        let handler: Arc<dyn PushHandler> = Arc::new(Nowhere);
+        let mut reached = options.reach(&options.hosts[0], &handler, PATIENT_PROBE).await.unwrap();
+        assert_eq!(reached.session.address, Some(server.addr()));
+        // The name leads nowhere by now.
+        reached.session.host = Host::Tcp("nowhere.invalid".to_owned(), 5432);
+        assert!(options.prepare(reached).await.unwrap().is_direct());
+    }
 
     #[test]
     fn what_is_not_postgres_or_too_old_is_refused() {

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +23,8 @@ use crate::statements::Function;
 pub(crate) struct Session {
     pub(super) client: Client,
     pub(super) host: Host,
+    /// The address that the host's name had; none of a Unix socket.
+    pub(super) address: Option<SocketAddr>,
     /// The prepared statements; none behind a pooler, which gives each transaction to a session that
     /// may know another program's statement by the same name.
     pub(super) prepared: Option<Vec<Statement>>,
@@ -127,7 +130,7 @@ impl SessionState {
         answer.map_err(|error| self.failed(&error, host))
     }
 
-    fn failed(&self, error: &tokio_postgres::Error, host: &Host) -> Error {
+    pub(super) fn failed(&self, error: &tokio_postgres::Error, host: &Host) -> Error {
         let meaning = meaning_of(error);
         if meaning.remedy == Remedy::Unnamed {
             self.is_mixed.store(true, Ordering::Relaxed);

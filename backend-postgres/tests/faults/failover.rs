@@ -46,6 +46,28 @@ impl Pair {
     }
 }
 
+/// What the primary refuses no other host can mend: it is not waited for, whichever host is named first.
+/// Fault 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_of_the_primary_is_final_beside_a_standby() {
+    let pair = Pair::start().await;
+    let (primary, standby) = (pair.primary.addr(), pair.standby.addr());
+    for hosts in [format!("{primary},{standby}"), format!("{standby},{primary}")] {
+        let url = format!("{}?create=never", pair.primary.url_through(&hosts));
+        let asked = Instant::now();
+        let error = soon("it is refused", try_connect(&url)).await.unwrap_err();
+        assert_kind(&error, ErrorKind::Refused);
+        assert!(error_chain(&error).contains("fencelock postgres schema"), "{hosts}: {error}");
+        assert!(asked.elapsed() < ms(5000), "{hosts}: {:?}", asked.elapsed());
+    }
+    // Where the primary may be another host, the refusal is named after the wait.
+    let elsewhere = pair.primary.url_through(&format!("{primary},127.0.0.1:1"));
+    let elsewhere = elsewhere.replace("/postgres", "/elsewhere");
+    let error = connect_error(&elsewhere).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error_chain(&error).contains("database that does not exist"), "{error}");
+}
+
 /// Row 26: the standby has not got the last commits. Then two clients may hold the lock, as the profile
 /// says; the test makes it happen. The resource rejects the stale one, by its token, and so does the
 /// database, in which only one history is left.

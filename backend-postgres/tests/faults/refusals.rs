@@ -185,6 +185,37 @@ async fn clients_that_start_at_once_make_one_schema() {
     drained(&server).await;
 }
 
+/// Another session is creating the schema, and does not end: the server ends the wait, and no backend is left
+/// behind. A client that may not create it finds it complete afterwards.
+/// Fault 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_another_session_is_creating_is_waited_for() {
+    let server = start().await;
+    let jobs = role(&server, "jobs").await;
+    let owner = user(&server).await;
+    let lock = "SELECT pg_advisory_lock(hashtextextended('fencelock schema fencelock', 0))";
+    owner.batch_execute(lock).await.unwrap();
+    for _ in 0..2 {
+        let error = connect_error(&format!("{}?connect_timeout=500ms", server.url())).await;
+        assert_kind(&error, ErrorKind::Unreachable);
+        assert!(error_chain(&error).contains("another session creates the schema"), "{error}");
+    }
+    until("no backend is left", async || sessions(&server).await == 0).await;
+    let late = tokio::spawn(async move {
+        try_connect(&format!("{jobs}?connect_timeout=30s&unreachable_after=1s")).await
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    until("it waits", async || sql(&server, waiting).await == "1").await;
+    let grants = "GRANT USAGE ON SCHEMA fencelock TO jobs; \
+                  GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA fencelock TO jobs";
+    owner.batch_execute(&fencelock_postgres::schema::script("fencelock")).await.unwrap();
+    owner.batch_execute(grants).await.unwrap();
+    owner.batch_execute("SELECT pg_advisory_unlock_all()").await.unwrap();
+    let locks = soon("it connects", late).await.unwrap().unwrap();
+    release(acquire(&locks, "lock").await).await;
+    drained(&server).await;
+}
+
 /// Row 40.
 /// Fault 40: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

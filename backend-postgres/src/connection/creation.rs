@@ -1,0 +1,105 @@
+//! The schema of the locks at connect: whether it is there, and its creation.
+
+use fencelock_core::{Error, ErrorKind, Result};
+use tokio_postgres::types::Type;
+
+use super::options::ConnectOptions;
+use super::session::Session;
+use crate::error::{MAKE_SCHEMA, explain, meaning_of, read_setting, unreachable, words_of_server};
+use crate::schema;
+
+/// The SQLSTATE after `lock_timeout`.
+const LOCK_TIMEOUT: &str = "55P03";
+
+impl ConnectOptions {
+    /// Creates or completes the schema, if that is allowed.
+    pub(super) async fn require_schema(&self, session: &Session) -> Result<()> {
+        match self.lacks(session).await? {
+            None => Ok(()),
+            Some(missing) if !self.creates => Err(missing),
+            Some(missing) => self.create(session, &missing).await,
+        }
+    }
+
+    /// What is wrong with the schema, which its owner can mend.
+    async fn lacks(&self, session: &Session) -> Result<Option<Error>> {
+        let schema = schema::quoted(&self.schema);
+        let asked = session.client.query_typed(&format!("SELECT {schema}.version()"), &[]).await;
+        let rows = match asked {
+            Ok(rows) => rows,
+            Err(error) => {
+                let state = error.as_db_error().map(|error| error.code().code().to_owned());
+                return match state.as_deref() {
+                    Some("3F000" | "42883") => Ok(Some(explain(&error))),
+                    _ => session.state.observe(Some(Err(error)), &session.host),
+                };
+            }
+        };
+        let version = rows.first().map_or(Ok(0), |row| row.try_get::<_, i32>(0));
+        let version = version.map_err(|cause| {
+            let message = format!(
+                "{schema}.version() does not answer with a number ({cause}), so the schema {schema} is \
+                 another program's: name another one in the URL (schema=NAME)"
+            );
+            Error::new(ErrorKind::Refused, message)
+        })?;
+        let message = || format!("{MAKE_SCHEMA} (schema {schema} has version {version})");
+        let is_older = version < schema::VERSION;
+        Ok(is_older.then(|| Error::new(ErrorKind::Refused, message())))
+    }
+
+    /// Creates what is `missing`. What fails leaves its transaction open, and the session with it is dropped.
+    async fn create(&self, session: &Session, missing: &Error) -> Result<()> {
+        let name = schema::literal(&self.schema);
+        // Two clients at once would meet in the catalogue. The server ends the wait for another one by itself:
+        // it does not notice that a client has given up, and has left its next attempt to wait too. To open a
+        // table shows what another one has created meanwhile.
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {}; \
+             DO $$ BEGIN SET LOCAL client_connection_check_interval = '1s'; \
+             EXCEPTION WHEN invalid_parameter_value THEN NULL; END $$; \
+             SELECT pg_advisory_xact_lock(hashtextextended('fencelock schema ' || {name}, 0)); \
+             SELECT FROM pg_catalog.pg_namespace LIMIT 0",
+            (self.timeouts.connect / 2).as_millis().max(1),
+        );
+        let begun = session.client.batch_execute(&begin).await;
+        begun.map_err(|error| self.not_created(session, missing, &error))?;
+        let is_complete = self.has_version(session).await? && self.lacks(session).await?.is_none();
+        let rest = if is_complete { String::new() } else { schema::script(&self.schema) };
+        let created = session.client.batch_execute(&format!("{rest}; COMMIT")).await;
+        created.map_err(|error| self.not_created(session, missing, &error))
+    }
+
+    /// Whether there is the function, without the error that would end the transaction.
+    async fn has_version(&self, session: &Session) -> Result<bool> {
+        let asking = "SELECT pg_catalog.to_regprocedure($1) IS NOT NULL";
+        let name = format!("{}.version()", schema::quoted(&self.schema));
+        let asked = session.client.query_typed(asking, &[(&name, Type::TEXT)]).await;
+        let rows = session.state.observe(Some(asked), &session.host)?;
+        let row = rows.first().ok_or_else(|| unreachable("no answer about the schema"))?;
+        read_setting(row, 0)
+    }
+
+    fn not_created(
+        &self,
+        session: &Session,
+        missing: &Error,
+        error: &tokio_postgres::Error,
+    ) -> Error {
+        let missing = missing.message();
+        match error.as_db_error() {
+            Some(late) if late.code().code() == LOCK_TIMEOUT => unreachable(format!(
+                "another session creates the schema {}, or has locked a part of it ({})",
+                schema::quoted(&self.schema),
+                words_of_server(late)
+            )),
+            // Its owner can help.
+            Some(refusal) if meaning_of(error).kind == ErrorKind::Refused => {
+                let why = words_of_server(refusal);
+                let message = format!("{missing}; this user cannot create it: {why}");
+                Error::new(ErrorKind::Refused, message)
+            }
+            _ => session.state.failed(error, &session.host),
+        }
+    }
+}
