@@ -7,8 +7,10 @@
 pub mod program;
 mod supervised;
 mod tcp;
+mod timeouts;
 mod tls;
 
 pub use supervised::{Connector, Health, Supervised};
 pub use tcp::{tcp, tcp_to};
+pub use timeouts::check_timeout;
 pub use tls::{Secured, Tls};

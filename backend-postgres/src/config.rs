@@ -171,6 +171,7 @@ impl PostgresStore {
         store.timeouts.connect =
             params.duration("connect_timeout")?.unwrap_or(store.timeouts.connect);
         store.timeouts.answer = params.duration("answer_timeout")?.unwrap_or(store.timeouts.answer);
+        store.timeouts.check()?;
         store.tls = store.tls_of(params)?;
         Ok((store, settings))
     }
@@ -200,13 +201,14 @@ impl PostgresStore {
     ///   written.
     /// - [`Refused`](fencelock_core::ErrorKind::Refused): the server refuses the login, is not
     ///   PostgreSQL 14 or newer, or lacks the schema, which the user may not create.
-    /// - [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument): called outside a tokio
-    ///   runtime.
+    /// - [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument): a setting is out of its bounds,
+    ///   or this is called outside a tokio runtime.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
         schema::check_name(&self.schema)?;
+        self.timeouts.check()?;
         let shown = self.redacted_url();
         // Before the first connection, which would panic on a runtime without I/O.
         let (options, clock) = (self.connect_options()?, start_clock()?);
@@ -327,6 +329,18 @@ mod tests {
         assert!(!shown.contains(&options.channel) && !shown.contains("hunter2"), "{shown}");
     }
 
+    #[tokio::test]
+    async fn the_timeouts_of_the_builder_are_checked() {
+        let store = || PostgresStore::server("127.0.0.1", 1, "app");
+        for store in
+            [store().connect_timeout(Duration::MAX), store().answer_timeout(Duration::ZERO)]
+        {
+            let error = store.locks(Settings::default()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains("_timeout must be 10ms to 1m"), "{error}");
+        }
+    }
+
     #[test]
     fn an_error_says_what_was_expected() {
         for (url, says) in [
@@ -343,6 +357,10 @@ mod tests {
             ("postgres://localhost/app?sslmode=disable&tls_ca=x", "goes without"),
             ("postgres://localhost/app?shema=x", "did you mean schema?"),
             ("postgres://:p@localhost/app?password_file=x", "given twice"),
+            ("postgres://h/app?connect_timeout=300000000000years", "connect_timeout must be 10ms"),
+            ("postgres://h/app?connect_timeout=0s", "connect_timeout must be 10ms to 1m"),
+            ("postgres://h/app?answer_timeout=5years", "answer_timeout must be 10ms to 1m"),
+            ("postgres://h/app?answer_timeout=9ms", "answer_timeout must be 10ms to 1m"),
         ] {
             let error = store(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");

@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fencelock_core::Result;
 use fencelock_core::backend::Login;
-use fencelock_net::Secured;
+use fencelock_net::{Secured, check_timeout};
 use tokio::runtime::Handle;
 
 use crate::statements::Statements;
@@ -91,5 +92,12 @@ pub(crate) struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts { connect: Duration::from_secs(2), answer: Duration::from_secs(2) }
+    }
+}
+
+impl Timeouts {
+    pub(crate) fn check(&self) -> Result<()> {
+        check_timeout("connect_timeout", self.connect)?;
+        check_timeout("answer_timeout", self.answer)
     }
 }

@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::Result;
 use fencelock_core::backend::{Login, invalid};
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
-use fencelock_net::Tls;
+use fencelock_net::{Tls, check_timeout};
 
 use super::host::HostPort;
 
@@ -26,10 +25,6 @@ pub(crate) const PARAMETERS: [&str; 8] = [
     "connect_timeout",
     "answer_timeout",
 ];
-
-/// Bounds of a timeout: a shorter one expires at each pause of a server, a longer one keeps a dead
-/// connection.
-const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
 /// How servers are accessed.
 #[derive(Clone, Debug, Default)]
@@ -60,12 +55,8 @@ impl Default for Timeouts {
 
 impl Timeouts {
     pub(crate) fn check(&self) -> Result<()> {
-        for (name, given) in [("connect_timeout", self.connect), ("answer_timeout", self.answer)] {
-            if !TIMEOUTS.contains(&given) {
-                return Err(invalid(format!("{name} must be 10ms to 1m")));
-            }
-        }
-        Ok(())
+        check_timeout("connect_timeout", self.connect)?;
+        check_timeout("answer_timeout", self.answer)
     }
 }
 
