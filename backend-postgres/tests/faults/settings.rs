@@ -1,6 +1,7 @@
 //! Databases, roles and servers with settings of their own.
 
 use fencelock_core::{ErrorKind, Locks};
+use fencelock_testkit::proxy::{AfterDrop, DropReply};
 use fencelock_testkit::servers::PostgresOptions;
 
 use crate::support::*;
@@ -50,6 +51,31 @@ async fn settings_of_the_role_change_nothing() {
         sql(&server, "ALTER ROLE fencelock RESET ALL").await;
         drained(&server).await;
     }
+}
+
+/// A user whose sessions have another role: a new one ends that which it replaces, although the network does
+/// not say that this is dead.
+/// Faults 10, 58: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_of_another_role_ends_the_one_that_it_replaces() {
+    let testbed = Testbed::start().await;
+    let roles = "CREATE ROLE app; GRANT app TO fencelock; GRANT CREATE ON DATABASE postgres TO app; \
+                 ALTER ROLE fencelock SET role = 'app'";
+    sql(&testbed.server, roles).await;
+    let locks = testbed.through_proxy("ttl=9s").await;
+    let held = acquire(&locks, "lock").await;
+    let pid = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^fencelock_'";
+    let pid = sql(&testbed.server, pid).await;
+    // New connections are not affected.
+    testbed.proxy.drop_reply(DropReply::first(AfterDrop::BlackHole)).unwrap();
+    soon("a reply vanishes", testbed.proxy.dropped_reply()).await;
+    until_renewed(&locks, &held, ms(9000)).await;
+    let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+    assert_eq!(sql(&testbed.server, &left).await, "0");
+    let owner = "SELECT nspowner::regrole FROM pg_namespace WHERE nspname = 'fencelock'";
+    assert_eq!(sql(&testbed.server, owner).await, "app");
+    release(held).await;
+    drained(&testbed.server).await;
 }
 
 /// A role that may only read by default: an error that says so.
