@@ -10,7 +10,7 @@ mod tcp;
 mod timeouts;
 mod tls;
 
-pub use supervised::{Connector, Health, Supervised};
+pub use supervised::{Connector, Health, Sent, Supervised};
 pub use tcp::{tcp, tcp_to};
 pub use timeouts::check_timeout;
 pub use tls::{Secured, Tls};

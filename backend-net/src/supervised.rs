@@ -232,21 +232,36 @@ fn set<C>(state: &watch::Sender<State<C>>, now: State<C>) {
 #[derive(Debug, Default)]
 pub struct Health {
     broken: Notify,
-    /// Requests that timed out since the last answer.
+    /// The number of answers so far.
+    answers: AtomicU32,
+    /// Requests that timed out in the silence since the last answer.
     timeouts: AtomicU32,
 }
 
+/// When a request was sent: after so many answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent(u32);
+
 impl Health {
-    /// An answer came.
-    pub fn answered(&self) {
-        // Read first: another processor may have the line of an unchanged counter, too.
-        if self.timeouts.load(Ordering::Relaxed) != 0 {
-            self.timeouts.store(0, Ordering::Relaxed);
-        }
+    /// A request is sent.
+    #[must_use]
+    pub fn sent(&self) -> Sent {
+        Sent(self.answers.load(Ordering::Relaxed))
     }
 
-    /// No answer came in time. A second time in a row breaks the connection.
-    pub fn timed_out(&self) {
+    /// An answer came.
+    pub fn answered(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        self.timeouts.store(0, Ordering::Relaxed);
+    }
+
+    /// A request that was sent then has had no answer in time. The second one in a row breaks the
+    /// connection, if it was silent for all of their time: a server that answers other requests meanwhile
+    /// is slow, and a new connection to it is no faster.
+    pub fn timed_out(&self, sent: Sent) {
+        if self.answers.load(Ordering::Relaxed) != sent.0 {
+            return;
+        }
         if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_TIMEOUTS {
             self.fail();
         }
@@ -303,6 +318,28 @@ mod tests {
                 _ => std::future::pending().await,
             }
         }
+    }
+
+    #[test]
+    fn only_silence_breaks_a_connection() {
+        let is_broken = |health: &Health| health.broken().now_or_never().is_some();
+        let health = Health::default();
+        // A queue of requests, of which the server answers the first ones.
+        let queue = [(); 5].map(|()| health.sent());
+        health.answered();
+        queue.into_iter().for_each(|sent| health.timed_out(sent));
+        assert!(!is_broken(&health));
+        let silent = [(); 2].map(|()| health.sent());
+        health.timed_out(silent[0]);
+        assert!(!is_broken(&health));
+        health.timed_out(silent[1]);
+        assert!(is_broken(&health));
+        // An answer ends the silence.
+        let health = Health::default();
+        health.timed_out(health.sent());
+        health.answered();
+        health.timed_out(health.sent());
+        assert!(!is_broken(&health));
     }
 
     #[tokio::test(start_paused = true)]

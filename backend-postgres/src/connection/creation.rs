@@ -31,7 +31,7 @@ impl ConnectOptions {
                 let state = error.as_db_error().map(|error| error.code().code().to_owned());
                 return match state.as_deref() {
                     Some("3F000" | "42883") => Ok(Some(explain(&error))),
-                    _ => session.state.observe(Some(Err(error)), &session.host),
+                    _ => session.state.observe(Err(error), &session.host),
                 };
             }
         };
@@ -75,7 +75,7 @@ impl ConnectOptions {
         let asking = "SELECT pg_catalog.to_regprocedure($1) IS NOT NULL";
         let name = format!("{}.version()", schema::quoted(&self.schema));
         let asked = session.client.query_typed(asking, &[(&name, Type::TEXT)]).await;
-        let rows = session.state.observe(Some(asked), &session.host)?;
+        let rows = session.state.observe(asked, &session.host)?;
         let row = rows.first().ok_or_else(|| unreachable("no answer about the schema"))?;
         read_setting(row, 0)
     }

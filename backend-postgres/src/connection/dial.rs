@@ -202,7 +202,7 @@ impl ConnectOptions {
                    pg_catalog.current_setting('transaction_read_only') = 'on', \
                    pg_catalog.current_setting('server_version_num')::int, pg_catalog.version()";
         let row = session.client.query_typed(sql, &[]).await;
-        let row = session.state.observe(Some(row), &session.host)?;
+        let row = session.state.observe(row, &session.host)?;
         let row = row.first().ok_or_else(|| unreachable("no answer about the server"))?;
         let (standby, read_only): (bool, bool) = (read_setting(row, 0)?, read_setting(row, 1)?);
         suitable(read_setting(row, 2)?, read_setting(row, 3)?)?;
@@ -226,7 +226,7 @@ impl ConnectOptions {
         // The backend that listens, as one statement has it.
         let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid()");
         let asked = session.client.simple_query(&listen).await;
-        let messages = session.state.observe(Some(asked), &session.host)?;
+        let messages = session.state.observe(asked, &session.host)?;
         let backend: Option<String> = messages.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
@@ -235,7 +235,7 @@ impl ConnectOptions {
         let other = self.log_in(&session.host, session.address, None).await?;
         let notify = "SELECT pg_catalog.pg_backend_pid()::text, pg_catalog.pg_notify($1, '')";
         let sent = other.client.query_typed(notify, &[(&probe.channel, Type::TEXT)]).await;
-        let rows = other.state.observe(Some(sent), &other.host)?;
+        let rows = other.state.observe(sent, &other.host)?;
         // Two connections at one backend, which only a pooler makes, and which a notification would take as
         // long as it may to show.
         let is_shared = rows.first().map(|row| read_setting(row, 0)).transpose()? == backend;
@@ -278,16 +278,16 @@ impl ConnectOptions {
             });
             return Ok(None);
         }
-        let prepared = session.state.observe(Some(prepared), &session.host)?;
+        let prepared = session.state.observe(prepared, &session.host)?;
         // Not in the text above, which tokio-postgres logs.
         let listen = format!("LISTEN {}", schema::quoted(&self.channel));
         let listening = session.client.query_typed(&listen, &[]).await;
-        session.state.observe(Some(listening), &session.host).map(|_| Some(prepared))
+        session.state.observe(listening, &session.host).map(|_| Some(prepared))
     }
 
     async fn execute(&self, session: &Session, sql: &str) -> Result<()> {
         let done = session.client.batch_execute(sql).await;
-        session.state.observe(Some(done), &session.host)
+        session.state.observe(done, &session.host)
     }
 }
 

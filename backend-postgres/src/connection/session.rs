@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencelock_core::{Error, Result};
-use fencelock_net::Health;
+use fencelock_net::{Health, Sent};
 use futures_util::TryStreamExt;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Row, Statement};
@@ -97,8 +99,9 @@ impl Session {
                 }
             }
         };
-        let answer = tokio::time::timeout(options.timeouts.answer, asking).await;
-        self.state.observe(answer.ok(), &self.host)
+        let sent = self.state.health.sent();
+        let answer = timeout(options.timeouts.answer, asking).await;
+        self.in_time(sent, answer)
     }
 
     /// Ends the connection, and with it the requests that still wait for an answer: other requests wait
@@ -109,23 +112,34 @@ impl Session {
 
     /// Asks without arguments.
     pub(crate) async fn query(&self, options: &ConnectOptions, sql: &str) -> Result<Vec<Row>> {
-        let asking = self.client.query_typed(sql, &[]);
-        let answer = tokio::time::timeout(options.timeouts.answer, asking).await;
-        self.state.observe(answer.ok(), &self.host)
+        let sent = self.state.health.sent();
+        let answer = timeout(options.timeouts.answer, self.client.query_typed(sql, &[])).await;
+        self.in_time(sent, answer)
+    }
+
+    /// The answer to a request that was sent then, if it came in time.
+    fn in_time<T>(
+        &self,
+        sent: Sent,
+        answer: Result<Result<T, tokio_postgres::Error>, Elapsed>,
+    ) -> Result<T> {
+        match answer {
+            Ok(answer) => self.state.observe(answer, &self.host),
+            Err(_) => {
+                self.state.health.timed_out(sent);
+                Err(unreachable(format!("no answer from {} in time", self.host)))
+            }
+        }
     }
 }
 
 impl SessionState {
-    /// Updates the health from an answer; `None` for one that did not come in time.
+    /// Updates the health from an answer.
     pub(super) fn observe<T>(
         &self,
-        answer: Option<Result<T, tokio_postgres::Error>>,
+        answer: Result<T, tokio_postgres::Error>,
         host: &Host,
     ) -> Result<T> {
-        let Some(answer) = answer else {
-            self.health.timed_out();
-            return Err(unreachable(format!("no answer from {host} in time")));
-        };
         self.health.answered();
         answer.map_err(|error| self.failed(&error, host))
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{Error, Result};
-use fencelock_net::{Connector, Health, Supervised};
+use fencelock_net::{Connector, Health, Sent, Supervised};
 use futures_util::poll;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
@@ -127,8 +127,9 @@ impl SupervisedConnection {
     /// Sends one command. The outer error is the connection's, the inner one the server's.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Result<Value, RedisError>> {
         let mut active = self.0.active().await?;
+        let sent = active.state.health.sent();
         let answer = active.connection.send_packed_command(command).await;
-        active.state.observe(answer.and_then(Value::extract_error))
+        active.state.observe(sent, answer.and_then(Value::extract_error))
     }
 
     /// Sends one command; all errors are alike.
@@ -148,7 +149,7 @@ impl SupervisedConnection {
         leaving: impl Sized,
     ) -> Result<Vec<Value>> {
         let ActiveConnection { mut connection, state, _task } = self.0.active().await?;
-        let count = commands.len();
+        let (count, sent) = (commands.len(), state.health.sent());
         let mut sending = pin!(connection.send_packed_commands(commands, 0, count));
         let first = poll!(sending.as_mut());
         drop(leaving);
@@ -156,8 +157,8 @@ impl SupervisedConnection {
             Poll::Ready(answer) => answer,
             Poll::Pending => sending.await,
         };
-        let answers = state.observe(answer)?.map_err(explain)?;
-        answers.iter().try_for_each(|answer| state.observe_nested(answer))?;
+        let answers = state.observe(sent, answer)?.map_err(explain)?;
+        answers.iter().try_for_each(|answer| state.observe_nested(sent, answer))?;
         Ok(answers)
     }
 
@@ -168,12 +169,16 @@ impl SupervisedConnection {
 }
 
 impl ConnectionState {
-    /// Updates the connection's health from a reply.
-    fn observe<T>(&self, answer: Result<T, RedisError>) -> Result<Result<T, RedisError>> {
+    /// Updates the connection's health from the reply to a request that was sent then.
+    fn observe<T>(
+        &self,
+        sent: Sent,
+        answer: Result<T, RedisError>,
+    ) -> Result<Result<T, RedisError>> {
         match answer.as_ref().map_or_else(|error| meaning_of(error).remedy, |_| Remedy::None) {
             Remedy::None => self.health.answered(),
             Remedy::Reconnect => self.health.fail(),
-            Remedy::CountTimeout => self.health.timed_out(),
+            Remedy::CountTimeout => self.health.timed_out(sent),
         }
         match answer {
             Err(error) if error.code().is_none() => Err(self.explain(&error)),
@@ -189,10 +194,14 @@ impl ConnectionState {
     }
 
     /// Updates the health from one reply of several, which may contain errors.
-    fn observe_nested(&self, answer: &Value) -> Result<()> {
+    fn observe_nested(&self, sent: Sent, answer: &Value) -> Result<()> {
         match answer {
-            Value::ServerError(error) => self.observe::<()>(Err(error.clone().into())).map(drop),
-            Value::Array(answers) => answers.iter().try_for_each(|one| self.observe_nested(one)),
+            Value::ServerError(error) => {
+                self.observe::<()>(sent, Err(error.clone().into())).map(drop)
+            }
+            Value::Array(answers) => {
+                answers.iter().try_for_each(|one| self.observe_nested(sent, one))
+            }
             _ => Ok(()),
         }
     }
