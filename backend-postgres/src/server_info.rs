@@ -16,11 +16,17 @@ pub(crate) struct ServerInfo {
     full_page_writes: bool,
     has_standbys: bool,
     has_synchronous_standby: bool,
+    /// A commit waits until a standby has its record, but not until that is on the standby's disk. The functions
+    /// that grant raise what waits for less.
+    commits_in_memory: bool,
 }
 
 const SQL: &str = "\
-    SELECT current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', \
-    EXISTS (SELECT FROM pg_stat_replication), current_setting('synchronous_standby_names') <> ''";
+    SELECT pg_catalog.current_setting('fsync') = 'on', \
+    pg_catalog.current_setting('full_page_writes') = 'on', \
+    EXISTS (SELECT FROM pg_catalog.pg_stat_replication), \
+    pg_catalog.current_setting('synchronous_standby_names') <> '', \
+    pg_catalog.current_setting('synchronous_commit') = 'remote_write'";
 
 impl ServerInfo {
     pub(crate) async fn of(session: &Session, options: &ConnectOptions) -> Result<ServerInfo> {
@@ -32,12 +38,17 @@ impl ServerInfo {
             full_page_writes: read_setting(row, 1)?,
             has_standbys: read_setting(row, 2)?,
             has_synchronous_standby: read_setting(row, 3)?,
+            commits_in_memory: read_setting(row, 4)?,
         })
     }
 
     /// Whether a commit that was confirmed survives the server.
     fn is_durable(&self) -> bool {
-        self.fsync && self.full_page_writes && (self.has_synchronous_standby || !self.has_standbys)
+        let survives_failover = match self.has_synchronous_standby {
+            true => !self.commits_in_memory,
+            false => !self.has_standbys,
+        };
+        self.fsync && self.full_page_writes && survives_failover
     }
 
     /// The conditions under which exclusion fails on this server.
@@ -45,6 +56,12 @@ impl ServerInfo {
         let mut dangers = vec!["the server's clock jumps"];
         if self.has_standbys && !self.has_synchronous_standby {
             dangers.push("a failover loses the last commits: no standby is synchronous");
+        }
+        if self.has_synchronous_standby && self.commits_in_memory {
+            dangers.push(
+                "a failover to a standby whose machine has failed too loses the last commits: \
+                 synchronous_commit is remote_write",
+            );
         }
         if !self.fsync || !self.full_page_writes {
             dangers.push("the server's machine fails: fsync or full_page_writes is off");
@@ -97,8 +114,22 @@ mod tests {
         assert_eq!(safe.dangers().len(), 1);
         let asynchronous = ServerInfo { has_standbys: true, ..safe.clone() };
         assert!(asynchronous.dangers()[1].contains("failover"));
-        let synchronous = ServerInfo { has_synchronous_standby: true, ..asynchronous };
+        let synchronous = ServerInfo { has_synchronous_standby: true, ..asynchronous.clone() };
         assert_eq!(synchronous.dangers().len(), 1);
+        let in_memory = ServerInfo { commits_in_memory: true, ..synchronous.clone() };
+        assert!(in_memory.dangers()[1].contains("remote_write"));
+        // No commit waits for a standby.
+        let alone = ServerInfo { commits_in_memory: true, ..safe.clone() };
+        assert_eq!(alone.dangers().len(), 1);
+        for (info, is_durable) in [
+            (&safe, true),
+            (&alone, true),
+            (&asynchronous, false),
+            (&synchronous, true),
+            (&in_memory, false),
+        ] {
+            assert_eq!(info.is_durable(), is_durable, "{info:?}");
+        }
         let careless = ServerInfo { fsync: false, ..safe };
         assert!(careless.dangers()[1].contains("fsync"));
     }

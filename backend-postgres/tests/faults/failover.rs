@@ -2,7 +2,7 @@
 //! written.
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_core::ErrorKind;
+use fencelock_core::{CellDurability, ErrorKind};
 use fencelock_testkit::proxy::{Close, Direction, NewConnections, Proxy, framing};
 use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
 use tokio::time::Instant;
@@ -190,6 +190,22 @@ async fn a_standby_alone_is_refused_with_the_reason_until_it_is_promoted() {
     let locks = soon("it connects", connecting).await.unwrap();
     release(acquire(&locks, "lock").await).await;
     drained(&pair.standby).await;
+}
+
+/// A commit that waits for a standby, but not for its disk: the profile says so.
+/// Fault 58: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_wait_for_the_memory_of_a_standby_are_reported_in_the_profile() {
+    let pair = Pair::synchronous().await;
+    for (setting, is_danger) in [("on", false), ("off", false), ("remote_write", true)] {
+        let set = format!("ALTER ROLE fencelock SET synchronous_commit = '{setting}'");
+        sql(&pair.primary, &set).await;
+        let locks = direct(&pair.primary, "").await;
+        let dangers = locks.profile().exclusion_fails_when.join("; ");
+        assert_eq!(dangers.contains("remote_write"), is_danger, "{setting}: {dangers}");
+        let is_synced = locks.profile().cells == Some(CellDurability::Synced);
+        assert_eq!(is_synced, !is_danger, "{setting}");
+    }
 }
 
 /// Of several hosts the one that can be written is found, in any order, also after a failover in order, and
