@@ -129,6 +129,8 @@ pub fn check_name(schema: &str) -> Result<()> {
         "" => "it is empty",
         name if name.contains('\0') => "it contains NUL",
         name if name.len() > LONGEST_NAME => "it is longer than 63 bytes",
+        // Also in quotes.
+        "$user" => "in the search_path of a function it stands for the name of the current user",
         name if name.starts_with("pg_") => "names that begin with pg_ are PostgreSQL's own",
         _ => return Ok(()),
     };
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_name_that_postgres_refuses_or_shortens_is_an_error() {
-        for good in ["fencelock", "a\"b;\n", "ä", &"x".repeat(63)] {
+        for good in ["fencelock", "a\"b;\n", "ä", "$users", &"x".repeat(63)] {
             check_name(good).unwrap();
         }
         for (bad, says) in [
@@ -196,6 +198,7 @@ mod tests {
             ("x".repeat(64), "63 bytes"),
             ("ä".repeat(32), "63 bytes"),
             ("pg_locks".to_owned(), "PostgreSQL's own"),
+            ("$user".to_owned(), "name of the current user"),
         ] {
             let error = check_name(&bad).unwrap_err();
             assert_eq!(error.kind(), fencelock_core::ErrorKind::InvalidArgument);
