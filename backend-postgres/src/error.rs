@@ -63,6 +63,16 @@ const TABLE: &[(&str, Meaning)] = &[
     ("22021", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
     ("22P05", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
     ("25006", elsewhere("the server is a standby, or read-only")),
+    // Only a check in the user's own transaction meets it.
+    (
+        "25P02",
+        meaning(
+            ErrorKind::Refused,
+            Remedy::Reconnect,
+            "the transaction has failed already, by the error of an earlier statement: roll it back, and run \
+             the check first in a new one",
+        ),
+    ),
     ("26000", A_POOLER),
     ("28000", refused("the login is refused: check the URL's user, and pg_hba.conf")),
     ("28P01", refused("check the URL's user and password")),
@@ -183,6 +193,8 @@ mod tests {
             ("08006", ErrorKind::Unreachable, Remedy::Reconnect),
             // All of pgbouncer's own errors, in session mode too.
             ("08P01", ErrorKind::Unreachable, Remedy::Reconnect),
+            ("25P02", ErrorKind::Refused, Remedy::Reconnect),
+            ("25P03", ErrorKind::Unreachable, Remedy::Reconnect),
             ("26000", ErrorKind::Unreachable, Remedy::Unnamed),
             ("42P05", ErrorKind::Unreachable, Remedy::Unnamed),
             ("57P01", ErrorKind::Unreachable, Remedy::Reconnect),

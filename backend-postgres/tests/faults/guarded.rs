@@ -12,6 +12,26 @@ use tokio_postgres::error::SqlState;
 
 use crate::support::*;
 
+/// A check behind a statement that has failed: nothing that a retry in the same transaction helps.
+/// Fault 57: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_in_a_failed_transaction_is_refused() {
+    let server = start().await;
+    let locks = direct(&server, "ttl=30s").await;
+    let held = acquire(&locks, "lock").await;
+    let mut client = user(&server).await;
+    let transaction = client.transaction().await.unwrap();
+    transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
+    let check = held.check().unwrap();
+    let error = fencelock_postgres::run_check(&transaction, &check).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(!error.is_retryable() && error.to_string().contains("has failed already"), "{error}");
+    transaction.rollback().await.unwrap();
+    fencelock_postgres::run_check(&client, &check).await.unwrap();
+    release(held).await;
+    drained(&server).await;
+}
+
 /// The lease ends during the transaction: no other claim is granted before it ends, and it is committed.
 /// Fault 57: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
