@@ -7,12 +7,12 @@ use fencelock_core::backend::{CellWatches, ClaimRegistry, Credentials, Login};
 use fencelock_core::backend::{current_runtime, invalid, start_clock};
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
 use fencelock_core::{Locks, Result, Settings};
-use fencelock_net::Tls;
+use fencelock_net::{Tls, program};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::batch::BatchingSession;
-use crate::connection::{ConnectOptions, Host, Timeouts};
+use crate::connection::{ConnectOptions, Host, Timeouts, without_nul};
 use crate::notifications::Notifications;
 use crate::schema;
 use crate::server_info::ServerInfo;
@@ -147,9 +147,13 @@ impl PostgresStore {
         let settings = params.settings()?;
         let hosts = hosts_of(url, params)?;
         let database = url.path().trim_start_matches('/');
-        if database.is_empty() || database.contains('/') {
+        // As with libpq, a slash in it is a part of its name.
+        if database.is_empty() {
             return Err(invalid("no database is named; expected postgres://USER@HOST/DATABASE"));
         }
+        without_nul("database's name", database)?;
+        without_nul("user", url.user().unwrap_or_default())?;
+        without_nul("password", url.password().unwrap_or_default())?;
         let mut store = PostgresStore::of(hosts, database);
         let file = params.text("password_file");
         store.login = match Login::of_parts(url.user(), url.password(), file, "password_file")? {
@@ -218,7 +222,7 @@ impl PostgresStore {
         let server = BatchingSession::start(options, notifications.clone());
         let session = server.session.first().await?;
         let server_info = ServerInfo::of(&session, &server.options).await?;
-        server_info.warn(&shown);
+        program::call(|| server_info.warn(&shown));
         let profile = server_info.profile();
         let _tidying = AbortOnDropHandle::new(server.options.runtime.spawn(tidy(server.clone())));
         let store = Store { server, clock, notifications, profile, _tidying };
@@ -257,6 +261,7 @@ fn hosts_of(url: &StoreUrl, params: Params<'_>) -> Result<Vec<Host>> {
     let port = params.number("port")?;
     match (url.authority(), params.text("host")) {
         ("", Some(directory)) if directory.starts_with('/') => {
+            without_nul("directory of the socket", directory)?;
             Ok(vec![Host::Socket(directory.into(), port.unwrap_or(PORT))])
         }
         _ if port.is_some() => Err(invalid(
@@ -267,9 +272,13 @@ fn hosts_of(url: &StoreUrl, params: Params<'_>) -> Result<Vec<Host>> {
             "no host is named; expected postgres://USER@HOST/DATABASE, or \
              postgres:///DATABASE?host=/run/postgresql for a Unix socket",
         )),
+        (directory, _) if directory.to_ascii_lowercase().starts_with("%2f") => Err(invalid(
+            "the directory of a Unix socket is a parameter: postgres://USER@/DATABASE?host=/run/postgresql",
+        )),
         (_, Some(_)) => Err(invalid("the host is given twice, in the URL and by host")),
         (hosts, None) => {
-            let hosts = hosts_in(hosts, PORT)?;
+            // The zone of an IPv6 address: [fe80::1%25eth0].
+            let hosts = hosts_in(&hosts.replace("%25", "%"), PORT)?;
             Ok(hosts.into_iter().map(|(name, port)| Host::Tcp(name, port)).collect())
         }
     }
@@ -301,6 +310,8 @@ mod tests {
                 "postgres:///run/postgresql/.s.PGSQL.5432/app",
             ),
             ("postgres:///app?host=/run&port=5433", "postgres:///run/.s.PGSQL.5433/app"),
+            ("postgres://[fe80::1%25eth0]/app", "postgres://[fe80::1%eth0]:5432/app"),
+            ("postgres://localhost/a%2Fb", "postgres://localhost:5432/a/b"),
         ] {
             let store = store(url).unwrap();
             assert_eq!(store.redacted_url(), shown);
@@ -346,7 +357,14 @@ mod tests {
         for (url, says) in [
             ("postgres:///app", "no host is named"),
             ("postgres://localhost", "no database is named"),
-            ("postgres://localhost/a/b", "no database is named"),
+            ("postgres://localhost/", "no database is named"),
+            ("postgres://localhost/a%00b", "database's name contains NUL"),
+            ("postgres://m%00e@localhost/app", "user contains NUL"),
+            ("postgres://me:hunter%002@localhost/app", "password contains NUL"),
+            ("postgres:///app?host=/run%00", "directory of the socket contains NUL"),
+            ("postgres://%2Frun%2Fpostgresql/app", "?host=/run/postgresql"),
+            ("postgres://me@%2frun/app", "?host=/run/postgresql"),
+            ("postgres://localhost/app?schema=$user", "name of the current user"),
             ("postgres://localhost/app?host=/run", "given twice"),
             ("postgres://localhost/app?port=5433", "only for a Unix socket"),
             ("postgres:///app?host=/run&port=x", "port"),
@@ -365,6 +383,7 @@ mod tests {
             let error = store(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
             assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(!error.to_string().contains("hunter"), "{error}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use fencelock_core::backend::{Credentials, io_message};
+use fencelock_core::backend::{Credentials, invalid, io_message};
 use fencelock_core::{Error, ErrorKind, Result};
 use fencelock_net::{Secured, program, tcp, tcp_to};
 use futures_util::future::try_join_all;
@@ -22,7 +22,7 @@ use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Notification, Simp
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::options::{ConnectOptions, Host};
+use super::options::{ConnectOptions, Host, without_nul};
 use super::session::{Session, SessionState};
 use super::supervised::PushHandler;
 use crate::error::{Remedy, meaning_of, no_login, read_setting, unreachable, words_of};
@@ -143,12 +143,13 @@ impl ConnectOptions {
         let mut config = Config::new();
         // A stream is encrypted before it comes here.
         config.ssl_mode(SslMode::Disable);
+        without_nul("database's name", &self.database)?;
         config.dbname(&self.database).application_name(&self.session_name);
-        // Without one it is this process's user, as with libpq.
-        if let Some(user) = user {
-            config.user(user);
-        }
+        let user = user_or(user, whoami::username)?;
+        without_nul("user", &user)?;
+        config.user(user);
         if let Some(password) = password {
+            without_nul("password", &password)?;
             config.password(password);
         }
         match host {
@@ -289,6 +290,20 @@ impl ConnectOptions {
         let done = session.client.batch_execute(sql).await;
         session.state.observe(done, &session.host)
     }
+}
+
+/// Without one it is the user of this process, as with libpq.
+fn user_or<E: std::fmt::Display>(
+    user: Option<String>,
+    of_process: impl FnOnce() -> Result<String, E>,
+) -> Result<String> {
+    let nameless = |cause| {
+        invalid(format!(
+            "no user is named, and the user of this process has no name ({cause}), as in some containers: \
+             name one, as in postgres://USER@HOST/DATABASE"
+        ))
+    };
+    user.map_or_else(|| of_process().map_err(nameless), Ok)
 }
 
 /// Refuses what is not Postgres, or too old.
@@ -448,6 +463,16 @@ mod tests {
         // The name leads nowhere by now.
         reached.session.host = Host::Tcp("nowhere.invalid".to_owned(), 5432);
         assert!(options.prepare(reached).await.unwrap().is_direct());
+    }
+
+    /// As in a container whose user is a number.
+    #[test]
+    fn a_process_without_a_user_has_to_name_one() {
+        assert_eq!(user_or(Some("me".to_owned()), || Err("no entry")).unwrap(), "me");
+        assert_eq!(user_or(None, || Ok::<_, &str>("us".to_owned())).unwrap(), "us");
+        let error = user_or(None, || Err("no entry")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("postgres://USER@HOST"), "{error}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fencelock_core::Result;
-use fencelock_core::backend::Login;
+use fencelock_core::backend::{Login, invalid};
 use fencelock_net::{Secured, check_timeout};
 use tokio::runtime::Handle;
 
@@ -77,6 +77,14 @@ impl fmt::Display for Host {
                 write!(f, "{}", directory.join(format!(".s.PGSQL.{port}")).display())
             }
         }
+    }
+}
+
+/// Refuses a text that no message of the protocol can carry.
+pub(crate) fn without_nul(what: &str, text: &str) -> Result<()> {
+    match text.contains('\0') {
+        true => Err(invalid(format!("the {what} contains NUL, which PostgreSQL does not accept"))),
+        false => Ok(()),
     }
 }
 

@@ -44,6 +44,27 @@ async fn a_wrong_login_is_final_at_once_and_its_password_is_not_shown() {
     assert!(asked.elapsed() < ms(4000), "four refusals took {:?}", asked.elapsed());
 }
 
+/// A database whose name needs percent-encoding, and a password that no message can carry.
+/// Fault 41: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_database_can_be_named_and_no_password_with_nul() {
+    let server = start().await;
+    sql(&server, "CREATE DATABASE \"a/b c\" OWNER fencelock").await;
+    let url = server.url().replace("/postgres", "/a%2Fb%20c");
+    let locks = connect(&url).await;
+    release(acquire(&locks, "lock").await).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "a\0b").unwrap();
+    let url = format!(
+        "postgres://fencelock@{}/postgres?password_file={}",
+        server.addr(),
+        file.path().display()
+    );
+    let error = try_connect(&url).await.unwrap_err();
+    assert_kind(&error, ErrorKind::InvalidArgument);
+    assert!(error_chain(&error).contains("password contains NUL"), "{error}");
+}
+
 /// Row 41: a password that is changed at the server first. Clients notice when they reconnect, and
 /// wait for as long as for a server that is down.
 /// Fault 41: postgres
