@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fencelock_core::{Error, Result};
-use fencelock_net::{Connector, Health, Sent, Supervised};
+use fencelock_net::{Connector, Health, Sent, Supervised, program};
 use futures_util::poll;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
@@ -120,7 +120,7 @@ impl SupervisedConnection {
     pub(crate) fn mark_broken(&self, why: &str) {
         if let Ok(active) = self.0.current() {
             active.state.health.fail();
-            tracing::warn!(why, "replacing the Redis connection");
+            program::call(|| tracing::warn!(why, "replacing the Redis connection"));
         }
     }
 

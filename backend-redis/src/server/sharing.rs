@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
+use fencelock_net::program;
 use tokio::time::Instant;
 
 /// How long a refusal is remembered.
@@ -73,8 +74,10 @@ impl Sharing {
         }
         refused.requests += 1;
         if refused.requests >= REFUSALS {
-            tracing::debug!("shared requests are refused; each call is sent separately");
             refused.separate_until = now + WHILE;
+            program::call(|| {
+                tracing::debug!("shared requests are refused; each call is sent separately");
+            });
         }
     }
 

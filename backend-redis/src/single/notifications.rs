@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use fencelock_core::Result;
 use fencelock_core::backend::{CellWatches, ClaimRegistry};
+use fencelock_net::program;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
@@ -28,7 +29,7 @@ impl PushHandler for Notifications {
         let mut tracking = redis::cmd("CLIENT");
         tracking.arg("TRACKING").arg("ON").arg("OPTIN");
         if let Err(error) = tracking.query_async::<()>(connection).await {
-            tracing::debug!(%error, "the server does not notify of changed keys");
+            program::call(|| tracing::debug!(%error, "the server does not notify of changed keys"));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
+use fencelock_net::program;
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
 use tokio::sync::Notify;
@@ -107,7 +108,9 @@ impl NodeMonitor {
             let next = match self.check(connection).await {
                 Ok(next) => next,
                 Err(error) => {
-                    tracing::debug!(%error, node = %self.name, "a node could not be checked");
+                    program::call(|| {
+                        tracing::debug!(%error, node = %self.name, "a node could not be checked");
+                    });
                     RECHECK
                 }
             };
@@ -259,7 +262,9 @@ impl PushHandler for NodeMonitor {
                 && error.code() == Some("NOPERM")
             {
                 let node = &self.name;
-                tracing::warn!(%error, node, "the ACL forbids to end old connections; see docs/redlock.md");
+                program::call(|| {
+                    tracing::warn!(%error, node, "the ACL forbids to end old connections; see docs/redlock.md");
+                });
             }
             self.state().client_ids.retain(|id| *id != predecessor);
         }
