@@ -241,6 +241,7 @@ impl ConnectOptions {
         // long as it may to show.
         let is_shared = rows.first().map(|row| read_setting(row, 0)).transpose()? == backend;
         let is_direct = !is_shared && timeout(probe.limit, probe.probed).await.is_ok();
+        // Behind a pooler another session may get this, and the first keeps a channel that is not used again.
         self.execute(session, &format!("UNLISTEN {channel}")).await?;
         Ok(is_direct)
     }
