@@ -4,9 +4,14 @@
 //! While few requests are in flight, each is sent directly by its caller. Requests that arrive while
 //! enough are in flight wait for a permit and are sent together. Throughput rises under load, and a
 //! single caller waits for no other. docs/decisions/0007 and 0009 have the measurements.
+//!
+//! The permit of a direct request is in its caller's future, which may not be polled for long, such as in
+//! a `select!` with a long handler. So no request waits for one longer than some ms. Calls run on tasks of
+//! the connection.
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -59,11 +64,25 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
         }
         let (request, reply) = enqueue();
         queue.waiting.push(request);
+        match queue.progress {
+            Progress::None => {
+                drop(queue);
+                flush(self);
+            }
+            // The end of a call sends what waits, but perhaps none of the direct requests ever ends.
+            Progress::Assumed if queue.calls == 0 => {
+                queue.progress = Progress::Awaited;
+                drop(queue);
+                await_progress(self);
+            }
+            Progress::Assumed | Progress::Awaited => {}
+        }
         Dispatch::Batched(reply)
     }
 
     /// Blocks further dispatch until the requests that are being sent now have been written to the
-    /// connection.
+    /// connection. For [`send`](BatchTransport::send) only, which runs on the runtime: in a caller's
+    /// future that is not polled again it would block all other requests.
     fn hold_order(self: &Arc<Self>) -> SendOrderGuard<Self> {
         self.batcher().queue.lock().unwritten += 1;
         SendOrderGuard(self.clone())
@@ -96,23 +115,69 @@ struct Queue<R> {
     /// them: a claim's release must not arrive before its attempt, which is sent even if its caller
     /// is gone.
     unwritten: usize,
+    progress: Progress,
     waiting: Vec<R>,
     /// A call of `flush` sends the waiting requests, and checks for more before it returns.
     is_flushing: bool,
 }
 
+/// Whether direct requests end, while others wait for that: to be sent together with more of them, which
+/// costs the store less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Assumed,
+    /// A task is waiting for it, for [`PATIENCE`].
+    Awaited,
+    /// None has ended in that time, so that no request waits for one.
+    None,
+}
+
+/// How long requests wait for direct ones. Most stores answer sooner, and a renewal has more time.
+const PATIENCE: Duration = Duration::from_millis(20);
+
 impl<R> Batcher<R> {
     /// An empty batcher.
     #[must_use]
     pub fn new(limits: Limits) -> Batcher<R> {
-        let queue =
-            Queue { in_flight: 0, calls: 0, unwritten: 0, waiting: Vec::new(), is_flushing: false };
+        let queue = Queue {
+            in_flight: 0,
+            calls: 0,
+            unwritten: 0,
+            progress: Progress::Assumed,
+            waiting: Vec::new(),
+            is_flushing: false,
+        };
         Batcher { limits, queue: Mutex::new(queue) }
     }
 
     /// Removes the requests that still wait for a permit, to fail them with the connection.
     pub fn take_waiting(&self) -> Vec<R> {
         std::mem::take(&mut self.queue.lock().waiting)
+    }
+}
+
+/// Sends what waits for a direct request after [`PATIENCE`], whether or not one has ended.
+fn await_progress<T: BatchTransport>(transport: &Arc<T>) {
+    let awaiting = AwaitingProgress(transport.clone());
+    transport.runtime().spawn(async move {
+        let _awaiting = awaiting;
+        tokio::time::sleep(PATIENCE).await;
+    });
+}
+
+/// Ends also when the runtime drops the task.
+struct AwaitingProgress<T: BatchTransport>(Arc<T>);
+
+impl<T: BatchTransport> Drop for AwaitingProgress<T> {
+    fn drop(&mut self) {
+        {
+            let mut queue = self.0.batcher().queue.lock();
+            queue.progress = match queue.calls == 0 && !queue.waiting.is_empty() {
+                true => Progress::None,
+                false => Progress::Assumed,
+            };
+        }
+        flush(&self.0);
     }
 }
 
@@ -174,6 +239,9 @@ impl<T: BatchTransport> Drop for InFlightPermit<T> {
             let mut queue = self.of.batcher().queue.lock();
             queue.in_flight -= self.requests;
             queue.calls -= self.calls;
+            if self.calls == 0 && queue.progress == Progress::None {
+                queue.progress = Progress::Assumed;
+            }
         }
         flush(&self.of);
     }
@@ -193,17 +261,53 @@ impl<T: BatchTransport> Drop for SendOrderGuard<T> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::Semaphore;
+    use tokio::time::Instant;
+
     use super::*;
 
     struct Connection {
-        batcher: Batcher<()>,
+        batcher: Batcher<u32>,
         runtime: Handle,
+        /// The requests of each call.
+        sent: Mutex<Vec<Vec<u32>>>,
+        /// How many calls may end.
+        ends: Semaphore,
+    }
+
+    impl Connection {
+        fn new(limits: Limits, runtime: &Handle) -> Arc<Connection> {
+            let (batcher, runtime) = (Batcher::new(limits), runtime.clone());
+            let (sent, ends) = (Mutex::new(Vec::new()), Semaphore::new(0));
+            Arc::new(Connection { batcher, runtime, sent, ends })
+        }
+
+        /// A direct request; its permit.
+        fn direct(self: &Arc<Self>) -> InFlightPermit<Connection> {
+            match self.dispatch(|| (0, ())) {
+                Dispatch::Direct(permit) => permit,
+                Dispatch::Batched(()) => panic!("not sent directly"),
+            }
+        }
+
+        fn batched(self: &Arc<Self>, request: u32) {
+            assert!(matches!(self.dispatch(|| (request, ())), Dispatch::Batched(())));
+        }
+
+        /// Lets the calls run until all of them wait, and ends `calls` of them.
+        async fn run(&self, calls: usize) -> Vec<Vec<u32>> {
+            self.ends.add_permits(calls);
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            std::mem::take(&mut *self.sent.lock())
+        }
     }
 
     impl BatchTransport for Connection {
-        type Request = ();
+        type Request = u32;
 
-        fn batcher(&self) -> &Batcher<()> {
+        fn batcher(&self) -> &Batcher<u32> {
             &self.batcher
         }
 
@@ -211,7 +315,53 @@ mod tests {
             &self.runtime
         }
 
-        async fn send(self: Arc<Self>, _requests: Vec<()>, _order: SendOrderGuard<Self>) {}
+        async fn send(self: Arc<Self>, requests: Vec<u32>, order: SendOrderGuard<Self>) {
+            self.sent.lock().push(requests);
+            drop(order);
+            self.ends.acquire().await.unwrap().forget();
+        }
+    }
+
+    /// One caller that was not polled for longer than a TTL cost its process every lock.
+    #[tokio::test]
+    async fn requests_are_sent_although_no_direct_request_ever_ends() {
+        let limits = Limits { direct: 2, calls: 2, per_call: 64 };
+        let connection = Connection::new(limits, &Handle::current());
+        let _suspended = [connection.direct(), connection.direct()];
+        let started = Instant::now();
+        connection.batched(1);
+        while connection.run(0).await != [[1]] {
+            assert!(started.elapsed() < 100 * PATIENCE, "it is not sent");
+            tokio::time::sleep(PATIENCE / 10).await;
+        }
+        assert!(started.elapsed() >= PATIENCE / 2, "it did not wait for others");
+        // From now on at once.
+        connection.batched(2);
+        assert_eq!(connection.run(0).await, [[2]]);
+        // Both calls are in flight: the next has all that came meanwhile.
+        connection.batched(3);
+        connection.batched(4);
+        assert!(connection.run(0).await.is_empty());
+        assert_eq!(connection.run(1).await, [[3, 4]]);
+        connection.run(2).await;
+        connection.batched(5);
+        assert_eq!(connection.run(1).await, [[5]]);
+    }
+
+    #[tokio::test]
+    async fn no_request_overtakes_a_call_that_is_not_written() {
+        let limits = Limits { direct: 2, calls: 2, per_call: 64 };
+        let connection = Connection::new(limits, &Handle::current());
+        let order = connection.hold_order();
+        connection.batched(1);
+        connection.batched(2);
+        tokio::time::sleep(2 * PATIENCE).await;
+        assert!(connection.run(2).await.is_empty());
+        drop(order);
+        // Below both limits, and yet behind the call that waits for the runtime.
+        connection.batched(3);
+        assert_eq!(connection.run(0).await, [vec![1, 2], vec![3]]);
+        drop(connection.direct());
     }
 
     /// A process with 10,000 waiters ended by a stack overflow when its runtime did.
@@ -219,17 +369,17 @@ mod tests {
     fn a_long_queue_on_a_runtime_that_has_ended_is_dropped_without_recursion() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let limits = Limits { direct: 1, calls: 1, per_call: 1 };
-        let (batcher, handle) = (Batcher::new(limits), runtime.handle().clone());
-        let connection = Arc::new(Connection { batcher, runtime: handle });
-        let Dispatch::Direct(permit) = connection.dispatch(|| ((), ())) else {
-            panic!("no other request is in flight")
-        };
-        for _ in 0..200_000 {
-            assert!(matches!(connection.dispatch(|| ((), ())), Dispatch::Batched(())));
-        }
+        let connection = Connection::new(limits, runtime.handle());
+        let permit = connection.direct();
+        (0..200_000).for_each(|request| connection.batched(request));
         drop(runtime);
         drop(permit);
         assert!(connection.batcher.take_waiting().is_empty());
-        assert!(matches!(connection.dispatch(|| ((), ())), Dispatch::Direct(_)));
+        let permit = connection.direct();
+        // Its reply's sender is dropped, which tells its caller.
+        connection.batched(1);
+        assert!(connection.batcher.take_waiting().is_empty());
+        drop(permit);
+        drop(connection.direct());
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::Guard;
+use fencelock_core::{ErrorKind, Guard};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -21,6 +23,9 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "renewals_move_the_validity", NEEDS, |c| Box::pin(moves(c))),
     behaviour(GROUP, "what_is_renewed_is_not_expiring", NEEDS, |c| Box::pin(not_expiring(c))),
     behaviour(GROUP, "the_traffic_of_other_locks_stops_no_renewal", NEEDS, |c| Box::pin(others(c))),
+    behaviour(GROUP, "a_future_that_is_not_polled_stops_no_renewal", NEEDS, |c| {
+        Box::pin(suspended(c))
+    }),
     behaviour(GROUP, "locking_the_same_name_again_is_renewed", NEEDS, |c| Box::pin(again(c))),
     behaviour(GROUP, "a_thousand_held_locks_are_renewed", NEEDS, |c| Box::pin(thousand(c))),
     behaviour(GROUP, "nothing_is_renewed_after_its_release", NEEDS, |c| Box::pin(not_after(c))),
@@ -29,6 +34,9 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
 
 /// Two and a half TTLs.
 const LONG: Duration = Duration::from_millis(2500);
+
+/// More than any store sends at once, each by itself.
+const UNPOLLED: usize = 20;
 
 async fn kept(context: Arc<Context>) {
     let name = context.name("lock");
@@ -86,6 +94,43 @@ async fn others(context: Arc<Context>) {
         sleep(Duration::from_millis(1)).await;
     }
     context.release(guard).await;
+}
+
+/// The arm of a `select!` with a long handler, or `join!` with work that does not yield, leaves a future
+/// whose request is in flight unpolled. Until it is polled again, a single one cost its client every lock.
+async fn suspended(context: Arc<Context>) {
+    let (held, busy, third) = (context.name("held"), context.name("busy"), context.name("third"));
+    let names: Vec<String> =
+        (0..UNPOLLED).map(|index| context.name(&format!("free {index}"))).collect();
+    let (locks, other) = (context.client().await, context.client().await);
+    let lock = locks.lock(&held).ttl(SHORT_TTL);
+    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let released = context.acquire(&locks, &context.name("released")).await;
+    let holder = context.acquire(&other, &busy).await;
+    let mut unpolled: Vec<BoxFuture<'_, ()>> = vec![Box::pin(async {
+        released.release().await.expect("released");
+    })];
+    for name in names.iter().chain(std::iter::repeat_n(&busy, UNPOLLED)) {
+        let lock = locks.lock(name).ttl(SHORT_TTL);
+        unpolled.push(Box::pin(async move {
+            match lock.acquire().await {
+                Ok(guard) => guard.release().await.expect("released"),
+                Err(error) => work::assert_kind(&error, ErrorKind::Lost),
+            }
+        }));
+    }
+    unpolled.retain_mut(|future| future.as_mut().now_or_never().is_none());
+    let started = Instant::now();
+    while started.elapsed() < LONG {
+        assert!(guard.is_held(), "lost after {:?} beside futures at rest", started.elapsed());
+        work::assert_busy(&context, &other, &held).await;
+        let brief = context.acquire(&locks, &third).await;
+        context.release(brief).await;
+        sleep(Duration::from_millis(50)).await;
+    }
+    context.release(guard).await;
+    context.release(holder).await;
+    context.soon("each continues when it is polled", join_all(unpolled)).await;
 }
 
 async fn again(context: Arc<Context>) {
