@@ -80,7 +80,8 @@ const KEPT: Duration = Duration::from_secs(7 * 86_400);
 /// How long the words of the last leader are kept.
 const ELECTION_KEPT: Duration = Duration::from_secs(90 * 86_400);
 
-/// The time for closing the connection if the releases took the whole bound.
+/// The time for futures to end by themselves, and for closing the connection if the releases took the
+/// whole bound.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 impl Locks {
@@ -108,6 +109,8 @@ impl Locks {
             runtime,
             tasks: TaskTracker::new(),
             unreachable_after: settings.unreachable_after,
+            closing: closing.clone(),
+            in_flight: Default::default(),
         };
         let metrics = Arc::new(Metrics::new(store.profile().store, settings.metrics_by_lock));
         let client = ClientInner {
@@ -294,7 +297,14 @@ impl Locks {
         client.reaper.tasks.close();
         let unreachable_after = client.settings.unreachable_after;
         let bound = client.now() + unreachable_after;
-        let drained = client.until(bound, client.reaper.tasks.wait()).await.ok_or_else(|| {
+        let grace = bound.min(client.now() + CLOSE_GRACE);
+        let mut drained = client.until(grace, client.reaper.tasks.wait()).await;
+        if drained.is_none() {
+            // Of futures that are not polled, such as in a `select!` with a long handler.
+            client.reaper.release_in_flight();
+            drained = client.until(bound, client.reaper.tasks.wait()).await;
+        }
+        let drained = drained.ok_or_else(|| {
             let bound = format_duration(unreachable_after);
             Error::new(
                 ErrorKind::Unreachable,

@@ -214,10 +214,12 @@ impl AcquireLoop<'_> {
             return Ok(answer);
         }
         let silence_ends = self.wait.silence_ends();
+        let _in_flight = self.cleanup.in_flight();
         let slept = tokio::select! {
             biased;
-            answer = &mut attempt => return Ok(answer),
+            // First: what `close` has released must not be asked for again.
             () = self.client.closing.cancelled() => return Err(closed()),
+            answer = &mut attempt => return Ok(answer),
             slept = self.client.sleep_until(self.gives_up.min(silence_ends)) => slept,
         };
         slept?;
@@ -267,6 +269,7 @@ impl AcquireLoop<'_> {
             return Err(self.timed_out());
         }
         let again = (now + pause).min(self.gives_up).min(silence_ends);
+        let _in_flight = self.cleanup.in_flight();
         tokio::select! {
             biased;
             () = self.client.closing.cancelled() => Err(closed()),

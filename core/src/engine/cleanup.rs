@@ -4,11 +4,13 @@
 //! A future can be dropped at any await and any code can panic, so the duty to release is a value
 //! with a `Drop`, not a line of code at the end of a function.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -30,14 +32,40 @@ pub(crate) struct Reaper {
     /// What `close` waits for: releases that are owed, and those that run in the background.
     pub(crate) tasks: TaskTracker,
     pub(crate) unreachable_after: Duration,
+    pub(crate) closing: CancellationToken,
+    /// Claims with a request in a future of the program, by their ids.
+    pub(crate) in_flight: Mutex<HashMap<u64, Weak<CleanupGuard>>>,
+}
+
+impl Reaper {
+    /// Releases in the background what is left to futures of the program: they may not be polled for
+    /// long.
+    pub(crate) fn release_in_flight(&self) {
+        let in_flight = std::mem::take(&mut *self.in_flight.lock());
+        for cleanup in in_flight.values().filter_map(Weak::upgrade) {
+            let release = std::mem::replace(&mut *cleanup.release.lock(), Release::Left);
+            if let Release::Owed(token) | Release::InFlight(token) = release {
+                cleanup.release_in_background(token);
+            }
+        }
+    }
 }
 
 /// A claim's acquisition, and the duty to release it.
 pub(crate) struct CleanupGuard {
     pub(crate) acquisition: Arc<dyn ErasedAcquisition>,
     reaper: Arc<Reaper>,
-    /// Present while a release is owed: it keeps `close` waiting.
-    owed: Mutex<Option<TaskTrackerToken>>,
+    release: Mutex<Release>,
+}
+
+/// By whom the release is made. The token keeps `close` waiting.
+enum Release {
+    /// By the guard's drop.
+    Owed(TaskTrackerToken),
+    /// By a future of the program.
+    InFlight(TaskTrackerToken),
+    /// It was made, is made in the background, or is not needed.
+    Left,
 }
 
 impl CleanupGuard {
@@ -45,13 +73,26 @@ impl CleanupGuard {
         acquisition: Arc<dyn ErasedAcquisition>,
         reaper: Arc<Reaper>,
     ) -> CleanupGuard {
-        let owed = Mutex::new(Some(reaper.tasks.token()));
-        CleanupGuard { acquisition, reaper, owed }
+        let release = Mutex::new(Release::Owed(reaper.tasks.token()));
+        CleanupGuard { acquisition, reaper, release }
     }
 
     /// Takes the release obligation; the caller must now release.
     fn take_owed(&self) -> Option<TaskTrackerToken> {
-        self.owed.lock().take()
+        let mut release = self.release.lock();
+        match std::mem::replace(&mut *release, Release::Left) {
+            Release::Owed(token) => Some(token),
+            other => {
+                *release = other;
+                None
+            }
+        }
+    }
+
+    /// Lets `close` release the claim while the caller's future is not polled, until this is dropped.
+    pub(crate) fn in_flight(self: &Arc<Self>) -> InFlight {
+        self.reaper.in_flight.lock().insert(self.claim().id, Arc::downgrade(self));
+        InFlight(self.clone())
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
@@ -85,10 +126,11 @@ impl CleanupGuard {
 
     /// Releases now. `Ok(true)` when the lock was still this claim's, given that it was valid at the
     /// call. If the future is dropped, the release continues in the background.
-    pub(crate) async fn release(&self) -> Result<bool> {
+    pub(crate) async fn release(self: &Arc<Self>) -> Result<bool> {
         self.claim().over();
         let Some(owed) = self.take_owed() else { return Ok(false) };
-        let mut release = ReleaseInFlight { cleanup: self, owed: Some(owed) };
+        *self.release.lock() = Release::InFlight(owed);
+        let release = ReleaseInFlight(self);
         let clock = self.reaper.store.clock();
         let bound = clock.now() + self.reaper.unreachable_after;
         let mut backoff = Backoff::start();
@@ -100,30 +142,41 @@ impl CleanupGuard {
             let answer = tokio::select! {
                 biased;
                 answer = self.acquisition.release() => answer,
-                () = clock.sleep_until(bound) => return Err(self.silent(last_error)),
+                () = self.sleep_in_flight(bound) => return Err(self.silent(last_error)),
             };
             last_error = match answer {
                 Ok(ReleaseOutcome::Removed) => {
-                    release.owed = None;
+                    release.take();
                     return Ok(true);
                 }
-                Ok(ReleaseOutcome::Absent) => {
-                    release.owed = None;
-                    return Ok(repeated);
-                }
+                // `close` may have repeated it.
+                Ok(ReleaseOutcome::Absent) => return Ok(release.take().is_none() || repeated),
                 Ok(ReleaseOutcome::Partly { was_held }) => return Ok(was_held || repeated),
                 Err(error) if !error.is_retryable() => return Err(error),
                 Err(error) => Some(error),
             };
             repeated = true;
             let again = clock.now() + backoff.next(self.claim().seed());
-            clock.sleep_until(again.min(bound)).await;
+            self.sleep_in_flight(again.min(bound)).await;
             // The bound has passed, or the clock has ended with the runtime that connected and no
             // longer sleeps.
             if clock.now() < again {
                 return Err(self.silent(last_error));
             }
         }
+    }
+
+    /// Sleeps while a request is in flight. If this is polled when the client closes, its future makes the
+    /// release itself, and `close` waits for it.
+    async fn sleep_in_flight(self: &Arc<Self>, until: Moment) {
+        let in_flight = self.in_flight();
+        let clock = self.reaper.store.clock();
+        tokio::select! {
+            biased;
+            () = clock.sleep_until(until) => return,
+            () = self.reaper.closing.cancelled() => drop(in_flight),
+        }
+        clock.sleep_until(until).await;
     }
 
     fn silent(&self, cause: Option<Error>) -> Error {
@@ -154,16 +207,32 @@ fn unanswered() -> Error {
     Error::new(ErrorKind::Unreachable, "the last request is still unanswered")
 }
 
+/// A request in a future of the program.
+pub(crate) struct InFlight(Arc<CleanupGuard>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.reaper.in_flight.lock().remove(&self.0.claim().id);
+    }
+}
+
 /// A release in flight: if it is dropped while still owed, it continues in the background.
-struct ReleaseInFlight<'a> {
-    cleanup: &'a CleanupGuard,
-    owed: Option<TaskTrackerToken>,
+struct ReleaseInFlight<'a>(&'a CleanupGuard);
+
+impl ReleaseInFlight<'_> {
+    /// Ends the obligation; `None` when `close` has taken it over.
+    fn take(&self) -> Option<TaskTrackerToken> {
+        match std::mem::replace(&mut *self.0.release.lock(), Release::Left) {
+            Release::InFlight(token) => Some(token),
+            Release::Owed(_) | Release::Left => None,
+        }
+    }
 }
 
 impl Drop for ReleaseInFlight<'_> {
     fn drop(&mut self) {
-        if let Some(owed) = self.owed.take() {
-            self.cleanup.release_in_background(owed);
+        if let Some(owed) = self.take() {
+            self.0.release_in_background(owed);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fencelock_core::{ErrorKind, LostReason};
+use futures_util::FutureExt;
 
 use crate::behaviours::behaviour;
 use crate::behaviours::work;
@@ -18,6 +19,9 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_closed_client_acquires_nothing", &[], |c| Box::pin(later(c))),
     behaviour(GROUP, "close_can_be_called_again", &[], |c| Box::pin(again(c))),
     behaviour(GROUP, "close_waits_for_releases_under_way", &[], |c| Box::pin(drains(c))),
+    behaviour(GROUP, "a_close_waits_for_no_future_that_is_not_polled", &[], |c| {
+        Box::pin(unpolled(c))
+    }),
     behaviour(GROUP, "a_close_leaves_other_clients_alone", &[], |c| Box::pin(others(c))),
     behaviour(GROUP, "a_client_dropped_unclosed_leaves_nothing", &[], |c| Box::pin(dropped(c))),
 ];
@@ -91,6 +95,42 @@ async fn drains(context: Arc<Context>) {
         let guard = tried.expect("no error").expect("close returned before a release was done");
         context.release(guard).await;
     }
+}
+
+/// Their requests are in flight, and they cannot release what these leave.
+async fn unpolled(context: Arc<Context>) {
+    let (released, free, busy) =
+        (context.name("released"), context.name("free"), context.name("busy"));
+    let (one, two) = (context.client().await, context.client().await);
+    let guard = context.acquire(&one, &released).await;
+    let holder = context.acquire(&two, &busy).await;
+    let mut release = Box::pin(guard.release());
+    let released_at_once = release.as_mut().now_or_never();
+    let mut acquires = Vec::new();
+    for name in [&free, &busy] {
+        let lock = one.lock(name);
+        let mut acquire = Box::pin(async move { lock.acquire().await });
+        match acquire.as_mut().now_or_never() {
+            Some(answer) => drop(answer.expect("acquired")),
+            None => acquires.push(acquire),
+        }
+    }
+    context.soon("the client closes", one.close()).await.expect("closed");
+    context.until_queued(&two, &busy, 0).await;
+    for name in [&released, &free] {
+        let tried = context.soon("a try answers", two.lock(name).try_acquire()).await;
+        let guard = tried.expect("no error").expect("close returned before a release was done");
+        context.release(guard).await;
+    }
+    for acquire in acquires {
+        let error = context.soon("it ends", acquire).await.expect_err("closed");
+        work::assert_kind(&error, ErrorKind::Closed);
+    }
+    if released_at_once.is_none() {
+        // Its answer had arrived, or the client was closed before it did.
+        drop(context.soon("it ends", release).await);
+    }
+    context.release(holder).await;
 }
 
 async fn others(context: Arc<Context>) {
