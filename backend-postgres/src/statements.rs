@@ -68,7 +68,7 @@ const FUNCTIONS: [(&str, &[Type]); 13] = [
     ("swap_cell_1", &[KEY, Type::UUID, Type::UUID, Type::BYTEA, Type::INT8]),
     ("pg_catalog.pg_notify", &[Type::TEXT, Type::TEXT]),
     ("clear_1", &[Type::BYTEA]),
-    ("tidy_1", &[]),
+    ("tidy_1", &[KEY, Type::TEXT]),
 ];
 
 impl Function {
@@ -131,6 +131,6 @@ mod tests {
             statements.text(Function::Release),
             "SELECT * FROM \"my \"\"locks\"\"\".release_1($1, $2)"
         );
-        assert!(statements.text(Function::Tidy).ends_with(".tidy_1()"));
+        assert!(statements.text(Function::Tidy).ends_with(".tidy_1($1, $2)"));
     }
 }

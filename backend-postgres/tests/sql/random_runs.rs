@@ -258,7 +258,7 @@ impl RandomRun<'_> {
         let left = self.state.locks.iter().find(|(_, lock)| !lock.is_idle(now));
         ensure(left.is_none(), || format!("left: {left:?}"))?;
         self.pass(2 * 86_400 * SECOND)?;
-        self.bench.main.query("SELECT tidy_1()", &[])?;
+        self.bench.main.query("SELECT tidy_1('', '')", &[])?;
         let left = self.bench.state()?;
         ensure(left.locks.is_empty() && left.deadlines.is_empty(), || format!("left: {left:?}"))
     }

@@ -22,7 +22,7 @@ const OF_PROGRAMS: [&str; 14] = [
     "inspect_1('k')",
     "read_cell_1('k')",
     "swap_cell_1('k', NULL, gen_random_uuid(), '', 0)",
-    "tidy_1()",
+    "tidy_1('', '')",
     "check_token('k', (SELECT token FROM fencelock.inspect_1('k') WHERE holds), 1000)",
     "fence('r', 1)",
 ];

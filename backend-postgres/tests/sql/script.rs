@@ -152,7 +152,7 @@ fn a_newer_schema_is_left_as_it_is_and_an_older_one_completed() {
         for (version, code) in [(schema::VERSION + 1, Some("55000")), (schema::VERSION - 1, None)] {
             let other = format!(
                 "CREATE OR REPLACE FUNCTION fencelock.version() RETURNS int LANGUAGE sql STABLE
-                 AS 'SELECT {version}'; DROP FUNCTION IF EXISTS fencelock.tidy_1()"
+                 AS 'SELECT {version}'; DROP FUNCTION IF EXISTS fencelock.tidy_1"
             );
             client.batch_execute(&other).await.unwrap();
             let done = client.batch_execute(&script).await.map_err(|error| text_of(&error));

@@ -72,10 +72,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
      r"    DELETE FROM claims x WHERE x.key = l.key;
     IF true THEN"),
     ("tidying waits",
-     r"LIMIT 1000 FOR UPDATE SKIP LOCKED
+     r"ORDER BY k.key FOR UPDATE SKIP LOCKED
   LOOP",
-     r"LIMIT 1000 FOR UPDATE
+     r"ORDER BY k.key FOR UPDATE
   LOOP"),
+    ("tidying reads all locks",
+     "k.key BETWEEN p_key AND last_key\n",
+     "k.key >= p_key\n"),
+    ("tidying stops early",
+     "next_key := last_key ||",
+     "next_key := NULL ||"),
     ("clearing is too greedy",
      r"substring(k.key FOR length(p_prefix)) = p_prefix
 ",
