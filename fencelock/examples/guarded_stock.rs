@@ -15,13 +15,15 @@
 //! last sales, which a program that has only a URL cannot bring about: fencelock/tests/examples.rs does, while
 //! this runs. Name both servers in the URL for that: `postgres://USER:PASSWORD@HOST1,HOST2/DATABASE`.
 
+use std::error::Error as _;
 use std::fmt;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use fencelock::{Guard, Locks, postgres};
+use fencelock::{ErrorKind, Guard, Locks, postgres};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::{Client, NoTls, Transaction};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -95,7 +97,7 @@ async fn buyer(number: usize, locks: Locks, url: String, protection: Protection)
             }
             Ok(false) => break,
             // The database has undone the transaction.
-            Err(error) if Instant::now() < end => {
+            Err(error) if may_pass(&*error) && Instant::now() < end => {
                 println!("buyer {number} {pause}: nothing sold: {}", text_of(&*error));
                 while database.is_closed() || database.simple_query("").await.is_err() {
                     database = connect(&url).await?;
@@ -165,12 +167,44 @@ fn text_of(error: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
+/// Whether a repetition can succeed: not after a wrong setting or a missing right.
+fn may_pass(error: &(dyn std::error::Error + 'static)) -> bool {
+    use ErrorKind::{InvalidArgument, Refused, Unsupported};
+    error.downcast_ref::<fencelock::Error>().is_none_or(|error| {
+        error.is_retryable() || !matches!(error.kind(), InvalidArgument | Refused | Unsupported)
+    })
+}
+
+/// The server in the URL of the locks, whose other parameters are not for the client library.
+fn server_of(url: &str) -> Result<tokio_postgres::Config> {
+    let (server, parameters) = url.split_once('?').unwrap_or((url, ""));
+    let with = |start| parameters.split('&').find(|parameter| parameter.starts_with(start));
+    let socket = [with("host="), with("port=")].into_iter().flatten().collect::<Vec<_>>().join("&");
+    let mut config: tokio_postgres::Config = format!("{server}?{socket}").parse()?;
+    let is_local = |host: &Host| match host {
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
+        }
+        Host::Unix(_) => true,
+    };
+    let is_plain = match with("sslmode=") {
+        Some(mode) => mode == "sslmode=disable",
+        None => with("tls_").is_none() && config.get_hosts().iter().all(is_local),
+    };
+    if !is_plain {
+        return Err(
+            "the URL asks for TLS, as does a host that is not local, and the example's own \
+             connection has none: run it on a local server, or add sslmode=disable"
+                .into(),
+        );
+    }
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    Ok(config)
+}
+
 /// A connection to the server that accepts writes; tries again while there is none.
 async fn connect(url: &str) -> Result<Client> {
-    // The parameters are for the locks only.
-    let url = url.split('?').next().unwrap_or(url);
-    let mut config: tokio_postgres::Config = url.parse()?;
-    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    let config = server_of(url)?;
     let end = Instant::now() + PATIENCE;
     loop {
         match config.connect(NoTls).await {
@@ -183,18 +217,21 @@ async fn connect(url: &str) -> Result<Client> {
                 });
                 return Ok(client);
             }
-            Err(error) if error.as_db_error().is_some() && !is_down(&error) => {
+            Err(error) if !is_down(&error) || Instant::now() > end => {
                 return Err(text_of(&error).into());
             }
-            Err(error) if Instant::now() > end => return Err(error.into()),
             Err(_) => sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// Whether the server says that it starts or stops.
+/// Whether the server starts, stops or is away.
 fn is_down(error: &tokio_postgres::Error) -> bool {
-    error.code().is_some_and(|code| code.code().starts_with("57P"))
+    match (error.code(), error.source()) {
+        (Some(code), _) => code.code().starts_with("57P"),
+        (None, Some(cause)) => cause.is::<std::io::Error>(),
+        (None, None) => error.is_closed(),
+    }
 }
 
 #[tokio::main]
