@@ -66,7 +66,7 @@ impl DistributedLock for Store {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        let rows = self.call(Function::Inspect, &[&name.key().as_bytes()]).await?;
+        let rows = self.call_apart(Function::Inspect, name).await?;
         let mut seen = Snapshot::default();
         for row in &rows {
             let (participant, holds) = participant(row)?;

@@ -29,8 +29,7 @@ impl CellStore for Store {
                 notifier.notify_when(tokio::time::sleep(UNWATCHED_CHECK));
             }
         }
-        let key = cell.key().as_bytes();
-        let rows = session.call(&self.server.options, Function::ReadCell, &[&key]).await?;
+        let rows = self.call_apart(Function::ReadCell, cell).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let (stamp, bytes): (Uuid, Vec<u8>) =
             (read(row, 0, "read_cell_1")?, read(row, 1, "read_cell_1")?);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{BootClock, Profile, Result};
+use fencelock_core::{BootClock, LockName, Profile, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::batch::BatchingSession;
+use crate::error::closed;
 use crate::notifications::Notifications;
 use crate::statements::Function;
 
@@ -37,6 +38,19 @@ impl Store {
     ) -> Result<Vec<Row>> {
         let session = self.server.session.active().await?;
         session.call(&self.server.options, function, arguments).await
+    }
+
+    /// Calls a function whose answer may be long, on a task of its own: the connection reads no further
+    /// answer while a part of one is not taken, and the caller's future may not be polled for long.
+    pub(crate) async fn call_apart(&self, function: Function, name: &LockName) -> Result<Vec<Row>> {
+        let (server, key) = (self.server.clone(), name.key().as_bytes().to_vec());
+        let reading = async move {
+            let session = server.session.active().await?;
+            session.call(&server.options, function, &[&key]).await
+        };
+        let task = AbortOnDropHandle::new(self.server.options.runtime.spawn(reading));
+        // Only the end of the runtime ends it before its answer.
+        task.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// When to check a waiter, of which the server says so many ms.

@@ -15,3 +15,4 @@ mod settings;
 mod strangers;
 mod support;
 mod tls;
+mod unpolled;
