@@ -43,6 +43,7 @@ impl Reaper {
     pub(crate) fn release_in_flight(&self) {
         let in_flight = std::mem::take(&mut *self.in_flight.lock());
         for cleanup in in_flight.values().filter_map(Weak::upgrade) {
+            cleanup.claim().over();
             let release = std::mem::replace(&mut *cleanup.release.lock(), Release::Left);
             if let Release::Owed(token) | Release::InFlight(token) = release {
                 cleanup.release_in_background(token);
