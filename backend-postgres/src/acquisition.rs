@@ -9,7 +9,7 @@ use fencelock_core::{
 };
 
 use crate::error::protocol_error;
-use crate::requests::{Answer, Attempt, Owned, REPEAT, Request, column, micros, repeated};
+use crate::requests::{Answer, Attempt, Owned, REPEAT, Request, column, micros};
 use crate::statements::Function;
 use crate::store::Store;
 
@@ -94,12 +94,12 @@ impl Acquisition for PostgresAcquisition {
         let sent = self.store.clock.now();
         let arguments: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
             [&self.of.key, &self.of.owner, &self.lease()];
-        let server = &self.store.server;
-        let session = server.session.active().await?;
-        let rows = repeated(&session, &server.options, Function::Downgrade, &arguments).await?;
-        match column::<i64>(&rows, 0, "downgrade_1")? {
-            REPEAT => Err(protocol_error("downgrade_1")),
-            count => Ok(self.renewed(count > 0, sent)),
+        loop {
+            let rows = self.store.call(Function::Downgrade, &arguments).await?;
+            match column::<i64>(&rows, 0, "downgrade_1")? {
+                REPEAT => {}
+                count => return Ok(self.renewed(count > 0, sent)),
+            }
         }
     }
 

@@ -16,8 +16,9 @@ use crate::connection::{ConnectOptions, PushHandler, Session, SupervisedSession}
 use crate::error::{closed, unreachable};
 use crate::requests::{Answer, Look, Owned, Request, look, renew, steps};
 
-/// A step behind another one on the same session waits for it in any case.
-const LIMITS: Limits = Limits { direct: 1, calls: 1, per_call: 64 };
+/// A direct step behind another one on the same session would wait for it in any case. Two calls: the server works on
+/// one while the answers of the other are read.
+const LIMITS: Limits = Limits { direct: 1, calls: 2, per_call: 64 };
 
 /// After a wait in vain, of up to 200 ms.
 const NO_WAIT: Duration = Duration::from_secs(1);
@@ -75,16 +76,26 @@ impl BatchTransport for BatchingSession {
                 // others wait.
                 return tokio::task::yield_now().await;
             }
-            // One of them waits for its row, and then the others may have theirs.
+            // One of them waits for its row, and then the others may have theirs. Not for a caller that is gone:
+            // its release may have been sent, and from here on it cannot be before this is.
+            order = self.hold_order();
             let first = left.remove(0);
-            let sending = Box::pin(self.send_alone(&session, &first.request));
-            let answer = leaving(sending, self.hold_order()).await;
-            let in_vain = answer.as_ref().err().filter(|error| error.is_retryable()).cloned();
-            first.deliver(answer);
-            if let Some(error) = in_vain {
-                return fail_all(left, &error);
+            if !first.answer.is_closed() {
+                let sending = Box::pin(self.send_alone(&session, &first.request));
+                match leaving(sending, order).await {
+                    Ok(Some(answer)) => first.deliver(Ok(answer)),
+                    Ok(None) => left.push(first),
+                    Err(error) => {
+                        let in_vain = error.is_retryable().then(|| error.clone());
+                        first.deliver(Err(error));
+                        if let Some(error) = in_vain {
+                            return fail_all(left, &error);
+                        }
+                    }
+                }
+                order = self.hold_order();
             }
-            (requests, order) = (left, self.hold_order());
+            requests = left;
         }
     }
 }
@@ -113,7 +124,11 @@ impl BatchingSession {
                 let request = request.unwrap_or_else(|| unreachable!("not queued"));
                 Box::pin(async {
                     let session = self.session.active().await?;
-                    self.send_alone(&session, &request).await
+                    loop {
+                        if let Some(answer) = self.send_alone(&session, &request).await? {
+                            return Ok(answer);
+                        }
+                    }
                 })
                 .await
             }
@@ -123,15 +138,16 @@ impl BatchingSession {
     }
 
     /// Sends one request, which may wait for the row of its lock, as long as the server lets it. Everybody's
-    /// renewals are behind it, so after one that waited in vain none does for a while.
-    async fn send_alone(&self, session: &Session, request: &Request) -> Result<Answer> {
+    /// renewals are behind it, so after one that waited in vain none does for a while. `None`: it is to be
+    /// repeated.
+    async fn send_alone(&self, session: &Session, request: &Request) -> Result<Option<Answer>> {
         let waited = *self.waited_in_vain.lock();
         if waited.is_some_and(|at| at.elapsed() < NO_WAIT) {
-            let answer = request.send_impatiently(session, &self.options).await?;
-            return answer
-                .ok_or_else(|| unreachable("another transaction has the row of the lock"));
+            let answer = request.send(session, &self.options, false).await?;
+            let why = "another transaction has the row of the lock";
+            return answer.ok_or_else(|| unreachable(why)).map(Some);
         }
-        let answer = request.send(session, &self.options).await;
+        let answer = request.send(session, &self.options, true).await;
         if answer.as_ref().is_err_and(Error::is_retryable) {
             let mut waited = self.waited_in_vain.lock();
             *waited = Some(Instant::now());
@@ -139,7 +155,7 @@ impl BatchingSession {
         answer
     }
 
-    /// Sends requests in up to three calls; returns those that are to be sent alone.
+    /// Sends requests in up to three calls; returns those that are to be repeated.
     async fn send_together(
         self: &Arc<Self>,
         session: &Session,
@@ -164,7 +180,7 @@ impl BatchingSession {
                 async {
                     match of_claims.as_slice() {
                         [] => Ok(Vec::new()),
-                        [one] => one.send(session, options).await.map(|answer| vec![Some(answer)]),
+                        [one] => self.send_alone(session, one).await.map(|answer| vec![answer]),
                         several => steps(session, options, several).await,
                     }
                 },

@@ -143,10 +143,20 @@ pub(crate) fn words_of(error: &tokio_postgres::Error) -> String {
 
 /// The error for a login that failed at `host`.
 pub(crate) fn no_login(error: &tokio_postgres::Error, host: &impl std::fmt::Display) -> Error {
-    if error.as_db_error().is_some() {
-        return explain(error);
-    }
     let refused = |message| Error::new(ErrorKind::Refused, message);
+    if let Some(refusal) = error.as_db_error() {
+        let words = words_of_server(refusal);
+        return match refusal.code().code() {
+            "42501" => refused(format!(
+                "GRANT CONNECT ON DATABASE … TO the URL's user is missing ({words})"
+            )),
+            // pgbouncer has this one state for all of its errors.
+            "08P01" if is_final(refusal.message()) => refused(format!(
+                "a pooler refuses the login: check the URL's user, password and database ({words})"
+            )),
+            _ => explain(error),
+        };
+    }
     let words = words_of(error);
     // Kinds that only the client library's words show.
     if words.starts_with("invalid configuration") {
@@ -162,6 +172,13 @@ pub(crate) fn no_login(error: &tokio_postgres::Error, host: &impl std::fmt::Disp
         ));
     }
     unreachable(format!("no login at {host} ({words}); is a PostgreSQL server listening there?"))
+}
+
+/// Whether a pooler's refusal of a login is not for its own state.
+fn is_final(message: &str) -> bool {
+    ["password authentication failed", "SASL authentication failed", "does not exist", "no such "]
+        .iter()
+        .any(|part| message.contains(part))
 }
 
 /// A column of an answer about the server, which is not of the type that PostgreSQL gives it, or missing.

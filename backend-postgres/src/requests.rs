@@ -105,23 +105,14 @@ pub(crate) enum Answer {
 pub(crate) const REPEAT: i64 = -2;
 
 impl Request {
-    /// Sends it alone, and waits for no other step of the same lock; `None` if it had to.
-    pub(crate) async fn send_impatiently(
+    /// Sends it alone; a patient one waits for other steps of the same lock. `None`: it is to be repeated.
+    pub(crate) async fn send(
         &self,
         session: &Session,
         options: &ConnectOptions,
+        patient: bool,
     ) -> Result<Option<Answer>> {
         let answers = match self {
-            Request::Attempt(_) | Request::Release(_) => steps(session, options, &[self]).await?,
-            Request::Renew(of, ttl) => renew(session, options, &[(of, *ttl)], false).await?,
-            Request::Look(_) => return self.send(session, options).await.map(Some),
-        };
-        Ok(answers.into_iter().next().flatten())
-    }
-
-    /// Sends it alone. It waits for other steps of the same lock.
-    pub(crate) async fn send(&self, session: &Session, options: &ConnectOptions) -> Result<Answer> {
-        match self {
             Request::Attempt(it) => {
                 let arguments: [&(dyn ToSql + Sync); 11] = [
                     &it.of.key,
@@ -134,42 +125,32 @@ impl Request {
                     &it.label,
                     &it.queues,
                     &it.tokens,
-                    &true,
+                    &patient,
                 ];
-                let rows = repeated(session, options, Function::Attempt, &arguments).await?;
-                let (token, again) = (column(&rows, 0, "attempt_1"), column(&rows, 1, "attempt_1"));
-                Ok(Answer::Attempt { token: token?, again: again? })
+                let rows = session.call(options, Function::Attempt, &arguments).await?;
+                let token = column(&rows, 0, "attempt_1")?;
+                if token == REPEAT {
+                    return Ok(None);
+                }
+                let again = column(&rows, 1, "attempt_1")?;
+                return Ok(Some(Answer::Attempt { token, again }));
             }
-            Request::Release(of) => {
+            Request::Release(of) if patient => {
                 let rows = session.call(options, Function::Release, &[&of.key, &of.owner]).await?;
                 let count: i32 = column(&rows, 0, "release_1")?;
-                Ok(Answer::There(count > 0))
+                return Ok(Some(Answer::There(count > 0)));
             }
-            Request::Renew(of, ttl) => {
-                let answers = renew(session, options, &[(of, *ttl)], true).await?;
-                let answer = answers.into_iter().next().flatten();
-                answer.ok_or_else(|| protocol_error("renew_1"))
+            Request::Release(_) => steps(session, options, &[self]).await?,
+            Request::Renew(of, ttl) => renew(session, options, &[(of, *ttl)], patient).await?,
+            Request::Look(it) => {
+                return look(session, options, &[it]).await.map(Answer::Look).map(Some);
             }
-            Request::Look(it) => look(session, options, &[it]).await.map(Answer::Look),
-        }
+        };
+        Ok(answers.into_iter().next().flatten())
     }
 }
 
-/// Calls a function that may ask for one repetition.
-pub(crate) async fn repeated(
-    session: &Session,
-    options: &ConnectOptions,
-    function: Function,
-    arguments: &[&(dyn ToSql + Sync)],
-) -> Result<Vec<Row>> {
-    let rows = session.call(options, function, arguments).await?;
-    match column::<i64>(&rows, 0, function.name())? {
-        REPEAT => session.call(options, function, arguments).await,
-        _ => Ok(rows),
-    }
-}
-
-/// Renews leases; the answers in their order, `None` for one that is to be sent alone. A patient call waits for
+/// Renews leases; the answers in their order, `None` for one that is to be repeated. A patient call waits for
 /// other steps of the same locks.
 pub(crate) async fn renew(
     session: &Session,
@@ -206,33 +187,12 @@ pub(crate) async fn look(
 }
 
 /// Makes the steps of several claims, attempts and releases; the answers in their order, `None` for
-/// a step that is to be sent alone.
+/// a step that is to be repeated.
 pub(crate) async fn steps(
     session: &Session,
     options: &ConnectOptions,
     steps: &[&Request],
 ) -> Result<Vec<Option<Answer>>> {
-    let (mut answers, settled) = batch(session, options, steps).await?;
-    if settled {
-        return Ok(answers);
-    }
-    // A release among them has notified a waiter, so that none has waited for the disk.
-    let is_grant = |at: &usize| matches!(answers[*at], Some(Answer::Attempt { token: 1.., .. }));
-    let granted: Vec<usize> = (0..steps.len()).filter(is_grant).collect();
-    let repeated: Vec<&Request> = granted.iter().map(|at| steps[*at]).collect();
-    let (confirmed, settled) = batch(session, options, &repeated).await?;
-    for (at, answer) in granted.into_iter().zip(confirmed) {
-        answers[at] = answer.filter(|_| settled);
-    }
-    Ok(answers)
-}
-
-/// The answers, and whether its grants can be relied on.
-async fn batch(
-    session: &Session,
-    options: &ConnectOptions,
-    steps: &[&Request],
-) -> Result<(Vec<Option<Answer>>, bool)> {
     let mut columns = Columns::default();
     steps.iter().for_each(|step| columns.push(step));
     let arguments: [&(dyn ToSql + Sync); 11] = [
@@ -263,11 +223,13 @@ async fn batch(
         let (step, answer) = place.ok_or_else(|| protocol_error("batch_1"))?;
         *answer = match step {
             _ if token == REPEAT => None,
+            // A release among them has notified a waiter, so that none has waited for the disk.
+            Request::Attempt(_) if token > 0 && !settled => None,
             Request::Attempt(_) => Some(Answer::Attempt { token, again: read(row, 2, "batch_1")? }),
             _ => Some(Answer::There(token > 0)),
         };
     }
-    Ok((answers, settled))
+    Ok(answers)
 }
 
 /// The arguments of `batch_1`.

@@ -25,7 +25,7 @@ const OWNER: &str = include_str!("../sql/owner.sql");
 const RIGHTS: &str = include_str!("../sql/rights.sql");
 
 /// What programs call, with the checks of their users' transactions.
-const FOR_PROGRAMS: [&str; 13] = [
+pub(crate) const FOR_PROGRAMS: [&str; 13] = [
     "version",
     "attempt_1",
     "release_1",

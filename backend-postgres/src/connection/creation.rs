@@ -1,6 +1,7 @@
 //! The schema of the locks at connect: whether it is there, and its creation.
 
 use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_net::program;
 use tokio_postgres::types::Type;
 
 use super::options::ConnectOptions;
@@ -68,6 +69,34 @@ impl ConnectOptions {
         let rest = if is_complete { String::new() } else { schema::script(&self.schema) };
         let created = session.client.batch_execute(&format!("{rest}; COMMIT")).await;
         created.map_err(|error| self.not_created(session, missing, &error))
+    }
+
+    /// Warns of functions that this user may not call. Not an error: who only looks needs few of them.
+    pub(super) async fn warn_of_missing_rights(&self, session: &Session) -> Result<()> {
+        let sql = "SELECT pg_catalog.string_agg(p.proname, ', ' ORDER BY p.proname) FROM pg_catalog.pg_proc p \
+                   JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+                   WHERE n.nspname = $1 AND p.proname = ANY ($2) \
+                   AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE')";
+        let functions = schema::FOR_PROGRAMS.as_slice();
+        let asked = session
+            .client
+            .query_typed(sql, &[(&self.schema, Type::TEXT), (&functions, Type::TEXT_ARRAY)])
+            .await;
+        let rows = session.state.observe(asked, &session.host)?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        let missing: Option<String> = read_setting(row, 0)?;
+        if let Some(functions) = missing {
+            program::call(|| {
+                tracing::warn!(
+                    host = %session.host,
+                    %functions,
+                    "this user may not call all functions for programs: locks that need them are refused, or \
+                     are lost at their first renewal; the GRANT statements are in the first lines of what \
+                     `fencelock postgres schema` prints"
+                );
+            });
+        }
+        Ok(())
     }
 
     /// Whether there is the function, without the error that would end the transaction.

@@ -60,11 +60,15 @@ impl ConnectOptions {
             };
             program::call(|| tracing::debug!(%host, %error, "no session"));
             failure = Some(match failure {
-                Some(other) if other.is_retryable() != error.is_retryable() => {
-                    // What a retry may help, since one of them may. The other may be the true reason.
-                    unreachable(format!("{}; {}", other.message(), error.message()))
+                // Final, if no retry helps any of them. Each may be the true reason.
+                Some(other) => {
+                    let both = format!("{}; {}", other.message(), error.message());
+                    match other.is_retryable() || error.is_retryable() {
+                        true => unreachable(both),
+                        false => Error::new(error.kind(), both),
+                    }
                 }
-                _ => error,
+                None => error,
             });
         }
         Err(failure.unwrap_or_else(|| unreachable("there is no host")))
@@ -100,6 +104,7 @@ impl ConnectOptions {
         let Reached { mut session, end, probe } = reached;
         let preparing = async {
             self.require_schema(&session).await?;
+            self.warn_of_missing_rights(&session).await?;
             if self.is_direct(&session, probe).await? {
                 return self.get_ready(&session).await;
             }

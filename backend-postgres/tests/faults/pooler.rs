@@ -40,6 +40,20 @@ async fn the_mode_of_the_pooler_is_found_out() {
 }
 
 /// How long hand-overs from `one` to `other` took, the shortest first.
+/// pgbouncer has one SQLSTATE for all of its errors.
+/// Fault 53: pgbouncer
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_a_pooler_does_not_know_is_refused_at_once() {
+    let server = start().await;
+    let pooler = pooled(&server, PgBouncerOptions::new()).await;
+    let url = pooler.url();
+    let (before, _) = url.rsplit_once('/').expect("a database");
+    let error = soon("it is refused", try_connect(&format!("{before}/none"))).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    let text = error_chain(&error);
+    assert!(text.contains("a pooler refuses the login"), "{text}");
+}
+
 async fn hand_overs(one: &Locks, other: &Locks) -> Vec<Duration> {
     let mut late = Vec::new();
     for _ in 0..5 {
