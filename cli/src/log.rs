@@ -38,7 +38,13 @@ pub(crate) fn start(options: Options, warnings: bool) {
 
 /// The core's own warnings are left out: the command reports what they say.
 fn warnings_of_stores() -> Targets {
-    let stores = ["fencelock_file", "fencelock_redis", "fencelock_zk"];
+    let stores = [
+        "fencelock_file",
+        "fencelock_net",
+        "fencelock_postgres",
+        "fencelock_redis",
+        "fencelock_zk",
+    ];
     Targets::new().with_targets(stores.map(|store| (store, LevelFilter::WARN)))
 }
 
@@ -133,6 +139,7 @@ mod tests {
     fn warnings_are_those_of_the_stores() {
         let filter = warnings_of_stores();
         assert!(filter.would_enable("fencelock_redis::server::server_info", &Level::WARN));
+        assert!(filter.would_enable("fencelock_postgres::server_info", &Level::WARN));
         assert!(!filter.would_enable("fencelock_redis::server::server_info", &Level::INFO));
         assert!(!filter.would_enable("fencelock", &Level::WARN));
     }

@@ -107,6 +107,15 @@ async fn the_script_and_its_grants_are_all_that_programs_and_operators_need() {
     assert_eq!(said(&fencelock(&tick)), (0, "ran\n".to_owned(), String::new()));
     assert_eq!(said(&fencelock(&tick)), (0, String::new(), String::new()), "once");
 
+    // A right that is missing is named before the job is lost for it.
+    let renew = "FUNCTION \"our \"\"locks\"\"\".renew_1";
+    psql(&server, "migrations", &format!("REVOKE EXECUTE ON {renew} FROM jobs"));
+    let (code, _, complaints) =
+        said(&fencelock(&["run", "-v", "--url", &jobs, "job", "--", "true"]));
+    assert_eq!(code, 0, "{complaints}");
+    assert!(complaints.contains("warning") && complaints.contains("renew_1"), "{complaints}");
+    psql(&server, "migrations", &format!("GRANT EXECUTE ON {renew} TO jobs"));
+
     // Only an operator takes a lock from its holder; a program cannot, by no means.
     let locks = fencelock::connect(&jobs).await.expect("connected");
     let held = locks.lock("job").acquire().await.expect("granted");

@@ -18,12 +18,19 @@ fn assert_whole(store: &Value) {
     let is_late =
         |stage: &Value| stage["why"].as_str().is_some_and(|why| why.contains("two minutes"));
     assert!(left_out.iter().all(is_late), "{word}: {left_out:#?}");
-    assert_faults(store, word);
+    if is_broken(store) {
+        assert_faults(store, word);
+    }
     if is_measured(store) {
         assert_measured(store, word);
     } else {
         println!("{word}: left out on this busy machine: {left_out:?}");
     }
+}
+
+/// Whether it was watched under faults.
+fn is_broken(store: &Value) -> bool {
+    !store["faults"].is_null()
 }
 
 fn is_measured(store: &Value) -> bool {
@@ -80,7 +87,9 @@ async fn every_store_is_compared() {
     stores.iter().for_each(assert_whole);
     let measured = stores.iter().filter(|store| is_measured(store)).count();
     assert!(measured >= stores.len() / 2, "only {measured} stores were measured: {printed}");
-    let all = |what: &str| stores.iter().map(|store| count(&store["faults"], what)).sum::<u64>();
+    let broken = || stores.iter().filter(|store| is_broken(store));
+    assert!(broken().count() >= stores.len() / 2, "too few stores were broken: {printed}");
+    let all = |what: &str| broken().map(|store| count(&store["faults"], what)).sum::<u64>();
     // Not from each of them: a slow store, for example on a busy machine, has little to forget.
     assert!(all("overlaps") > 0, "nothing shows what {FORGETFUL:?} forget");
     assert!(all("lost_without_fencing") > 0, "nothing shows what tokens are for");

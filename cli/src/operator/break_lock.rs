@@ -166,7 +166,10 @@ impl Chosen<'_> {
                 Ok(NO)
             }
             Err(error) => {
-                audited("perhaps broken", Some(fencelock_cli::chain(&error)));
+                // After any other error the request may have been done.
+                let refused = error.kind() == ErrorKind::Refused;
+                let outcome = if refused { "not broken" } else { "perhaps broken" };
+                audited(outcome, Some(fencelock_cli::chain(&error)));
                 Err(error)
             }
         }
