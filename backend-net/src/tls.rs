@@ -138,7 +138,16 @@ mod secured {
             };
             let connecting = TlsConnector::from(self.config.clone()).connect(name, stream);
             connecting.await.map_err(|cause| {
+                use rustls::CertificateError;
                 let hint: String = match cause.get_ref().and_then(|cause| cause.downcast_ref()) {
+                    Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+                        "; tls_ca=FILE names the authority that has signed the server's certificate".into()
+                    }
+                    Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))) => {
+                        "; the server needs a certificate of version 3, for itself (CA:FALSE), that an \
+                         authority has signed: one that has signed itself cannot be checked"
+                            .into()
+                    }
                     Some(rustls::Error::InvalidMessage(_)) => {
                         format!("; the server does not speak TLS: {otherwise}")
                     }
