@@ -27,13 +27,22 @@ fn sum(report: &Value, figure: &[&str]) -> u64 {
 /// Clients are frozen for longer than the TTL, within transactions too.
 #[tokio::test]
 async fn a_check_keeps_the_updates_that_are_lost_without_it() {
-    let frozen = ["postgres", "--fault", "clients-frozen", "--rounds", "4"];
-    let report = report(&[&frozen[..], &ALL, &HOLDS].concat()).await;
-    assert!(sum(&report, &["checked", "commits"]) > 0, "{report:#}");
-    assert!(sum(&report, &["unchecked", "lost_updates"]) > 0, "{report:#}");
-    assert!(sum(&report, &["refused"]) > 0, "{report:#}");
-    assert_eq!(sum(&report, &["checked", "lost_updates"]), 0, "{report:#}");
-    assert_eq!(sum(&report, &["lost_commits"]), 0, "{report:#}");
+    // Where in a transaction a client is frozen is a matter of chance.
+    const TRIES: usize = 4;
+    let (mut lost, mut refused) = (0, 0);
+    for _ in 0..TRIES {
+        let frozen = ["postgres", "--fault", "clients-frozen", "--rounds", "4"];
+        let report = report(&[&frozen[..], &ALL, &HOLDS].concat()).await;
+        assert!(sum(&report, &["checked", "commits"]) > 0, "{report:#}");
+        assert_eq!(sum(&report, &["checked", "lost_updates"]), 0, "{report:#}");
+        assert_eq!(sum(&report, &["lost_commits"]), 0, "{report:#}");
+        lost += sum(&report, &["unchecked", "lost_updates"]);
+        refused += sum(&report, &["refused"]);
+        if lost > 0 && refused > 0 {
+            return;
+        }
+    }
+    panic!("{lost} updates were lost without a check, and {refused} checks were refused");
 }
 
 /// The commits that it loses are lost with the grants that they were checked against: one history.
