@@ -16,7 +16,7 @@ DECLARE
 BEGIN
   -- As of a release: a notification waits for no disk. A holder that was evicted and comes back with the
   -- server is not renewed.
-  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM settle(false);
   IF p_id !~ '^[hw][0-9]{1,18}$' THEN RETURN 0; END IF;
   number := substr(p_id, 2)::bigint;
   PERFORM FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;

@@ -18,7 +18,7 @@ DECLARE
   c claims;
   now_us bigint;
 BEGIN
-  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM settle(false);
   INSERT INTO processes (proc, deadline) VALUES (p_proc, us() + 3000000)
   ON CONFLICT (proc) DO UPDATE SET deadline = excluded.deadline;
   FOREACH the_key IN ARRAY p_keys LOOP

@@ -21,7 +21,7 @@ DECLARE
   now_us bigint := us();
   day_ago bigint := now_us - 86400000000;
 BEGIN
-  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM settle(false);
   removed := 0;
 
   -- Locks and cells up to one key, the thousandth of either.

@@ -135,7 +135,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "SET enable_seqscan = off",
      ""),
     ("an eviction waits for the disk",
-     r"  PERFORM set_config('synchronous_commit', 'off', true);
+     r"  PERFORM settle(false);
   IF p_id",
      "  IF p_id"),
     ("a holder is overtaken",
