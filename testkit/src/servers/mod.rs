@@ -101,5 +101,17 @@ pub enum ServerError {
     },
 }
 
-/// How often a start is retried when another process took the port in the meantime.
-const STARTS: u32 = 5;
+/// Starts a server; again, up to so many times, when another process took the port in the meantime.
+async fn started<S, F>(start: impl Fn() -> F) -> Result<S, ServerError>
+where
+    F: Future<Output = Result<S, ServerError>>,
+{
+    const STARTS: u32 = 5;
+    let mut attempts = 1..STARTS;
+    loop {
+        match start().await {
+            Err(ServerError::PortTaken { .. }) if attempts.next().is_some() => {}
+            done => return done,
+        }
+    }
+}

@@ -16,7 +16,7 @@ use super::postgres::wire::{self, socket_in};
 use super::postgres::{ADMIN, PASSWORD, USER, url_at};
 use super::unprivileged::{self, make_home};
 use super::version::pgbouncer_program;
-use super::{STARTS, ServerError};
+use super::{ServerError, started};
 
 const SERVER: &str = "pgbouncer";
 const READY: Duration = Duration::from_secs(30);
@@ -86,13 +86,7 @@ impl PgBouncerOptions {
     /// # Errors
     /// When it is not installed, or does not get ready.
     pub async fn start(self, server: SocketAddr) -> Result<TestPgBouncer, ServerError> {
-        let mut attempts = 1..STARTS;
-        loop {
-            match self.start_once(server).await {
-                Err(ServerError::PortTaken { .. }) if attempts.next().is_some() => {}
-                done => return done,
-            }
-        }
+        started(|| self.start_once(server)).await
     }
 
     async fn start_once(&self, server: SocketAddr) -> Result<TestPgBouncer, ServerError> {

@@ -23,7 +23,7 @@ use super::port::Port;
 use super::process::Invocation;
 use super::unprivileged::{home, make_home};
 use super::version::missing;
-use super::{PostgresOptions, RedisOptions, STARTS, ServerError, ZooKeeperOptions};
+use super::{PostgresOptions, RedisOptions, ServerError, ZooKeeperOptions, started};
 
 mod registry;
 
@@ -97,13 +97,7 @@ impl SharedServer {
     }
 
     async fn start(kind: SharedKind) -> Result<SharedServer, ServerError> {
-        let mut attempts = 1..STARTS;
-        loop {
-            match SharedServer::start_once(kind).await {
-                Err(ServerError::PortTaken { .. }) if attempts.next().is_some() => {}
-                done => return done,
-            }
-        }
+        started(|| SharedServer::start_once(kind)).await
     }
 
     async fn start_once(kind: SharedKind) -> Result<SharedServer, ServerError> {

@@ -20,7 +20,7 @@ use super::instance::{Instance, ask};
 use super::port::Port;
 use super::process::Invocation;
 use super::version::{DEBIAN_JARS, zookeeper_jars};
-use super::{STARTS, ServerError};
+use super::{ServerError, started};
 use crate::proxy::Proxy;
 
 mod peer_links;
@@ -132,13 +132,7 @@ impl ZooKeeperOptions {
     /// # Errors
     /// When ZooKeeper is not installed, or does not get ready.
     pub async fn ensemble(self, servers: usize) -> Result<TestZooKeeper, ServerError> {
-        let mut attempts = 1..STARTS;
-        loop {
-            match self.start_once(servers).await {
-                Err(ServerError::PortTaken { .. }) if attempts.next().is_some() => {}
-                done => return done,
-            }
-        }
+        started(|| self.start_once(servers)).await
     }
 
     async fn start_once(&self, count: usize) -> Result<TestZooKeeper, ServerError> {

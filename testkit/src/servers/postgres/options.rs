@@ -15,7 +15,7 @@ use crate::servers::port::Port;
 use crate::servers::process::Invocation;
 use crate::servers::unprivileged::{self, make_home};
 use crate::servers::version::postgres_programs;
-use crate::servers::{STARTS, ServerError};
+use crate::servers::{ServerError, started};
 
 /// How to start a [`TestPostgres`].
 #[derive(Debug, Clone)]
@@ -101,13 +101,7 @@ impl PostgresOptions {
     /// # Errors
     /// When it is not installed, or does not get ready.
     pub async fn start(self) -> Result<TestPostgres, ServerError> {
-        let mut attempts = 1..STARTS;
-        loop {
-            match self.clone().start_once().await {
-                Err(ServerError::PortTaken { .. }) if attempts.next().is_some() => {}
-                done => return done,
-            }
-        }
+        started(|| self.clone().start_once()).await
     }
 
     async fn start_once(self) -> Result<TestPostgres, ServerError> {

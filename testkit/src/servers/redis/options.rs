@@ -10,7 +10,7 @@ use crate::servers::instance::Instance;
 use crate::servers::port::Port;
 use crate::servers::process::Invocation;
 use crate::servers::version::{redis_major, redis_program};
-use crate::servers::{STARTS, ServerError};
+use crate::servers::{ServerError, started};
 
 /// How to start a [`TestRedis`], or a topology of several.
 #[derive(Debug, Clone)]
@@ -130,13 +130,7 @@ impl RedisOptions {
     /// # Errors
     /// When it is not installed, or does not get ready.
     pub async fn start(self) -> Result<TestRedis, ServerError> {
-        let mut attempts = 1..STARTS;
-        loop {
-            match self.clone().start_once().await {
-                Err(ServerError::PortTaken { .. }) if attempts.next().is_some() => {}
-                done => return done,
-            }
-        }
+        started(|| self.clone().start_once()).await
     }
 
     async fn start_once(self) -> Result<TestRedis, ServerError> {
