@@ -11,7 +11,7 @@ use fencelock_conformance::waiting::{
     until_queued_within, until_within,
 };
 pub use fencelock_conformance::waiting::{assert_kind, within};
-use fencelock_core::{Error, Guard, Locks, Moment, Result};
+use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result};
 use rustix::process::Pid;
 use tokio::time::sleep;
 
@@ -182,4 +182,41 @@ pub async fn stop_process(child: &Child) {
 /// When there is no reply, or it is an error.
 pub async fn redis_command(server: &TestRedis, command: &[&str]) -> String {
     server.command(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// Runs all waiters, in any order; returns the tokens in the order of the grants.
+///
+/// # Panics
+/// When one of them is not granted.
+pub async fn in_turns(waiters: impl IntoIterator<Item = Waiter>) -> Vec<FencingToken> {
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    for waiter in waiters {
+        let report = report.clone();
+        tokio::spawn(async move {
+            let guard = until_granted(waiter).await;
+            // The receiver is dropped only after all have reported.
+            let _ = report.send(guard.fencing_token());
+            release(guard).await;
+        });
+    }
+    drop(report);
+    let mut tokens = Vec::new();
+    while let Some(token) = soon("the next is granted", reports.recv()).await {
+        tokens.push(token);
+    }
+    tokens
+}
+
+/// Waits in vain, in short waits, until the error has the reason: on a busy machine one such wait may
+/// end without a reply.
+///
+/// # Panics
+/// When another error comes, or this reason does not.
+pub async fn refused_with(locks: &Locks, name: &str, says: &str) {
+    until(&format!("the reason is: {says}"), async || {
+        let error = acquire_error(locks, name, ms(200)).await;
+        assert_kind(&error, ErrorKind::Unreachable);
+        error_chain(&error).contains(says)
+    })
+    .await;
 }

@@ -85,4 +85,6 @@ pub mod postgres_harness;
 #[cfg(feature = "stores")]
 pub mod proxied;
 #[cfg(feature = "stores")]
+pub mod scenes;
+#[cfg(feature = "stores")]
 pub mod torture;

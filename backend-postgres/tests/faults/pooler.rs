@@ -39,7 +39,6 @@ async fn the_mode_of_the_pooler_is_found_out() {
     }
 }
 
-/// How long hand-overs from `one` to `other` took, the shortest first.
 /// pgbouncer has one SQLSTATE for all of its errors.
 /// Fault 53: pgbouncer
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,23 +51,6 @@ async fn a_database_that_a_pooler_does_not_know_is_refused_at_once() {
     assert_kind(&error, ErrorKind::Refused);
     let text = error_chain(&error);
     assert!(text.contains("a pooler refuses the login"), "{text}");
-}
-
-async fn hand_overs(one: &Locks, other: &Locks) -> Vec<Duration> {
-    let mut late = Vec::new();
-    for _ in 0..5 {
-        let held = acquire(one, "lock").await;
-        let waiter = spawn_waiter(other, "lock");
-        until_queued(one, "lock", 1).await;
-        tokio::time::sleep(ms(30)).await;
-        release(held).await;
-        let released = Instant::now();
-        let guard = until_granted(waiter).await;
-        late.push(released.elapsed());
-        release(guard).await;
-    }
-    late.sort_unstable();
-    late
 }
 
 /// A pooler's own errors, which have one SQLSTATE, do not say that it mixes sessions.

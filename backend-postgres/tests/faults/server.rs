@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Guard, Locks};
+use fencelock_testkit::scenes;
 use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::Instant;
@@ -72,23 +73,7 @@ async fn after_the_death_of_another_backend_the_holder_still_has_the_lock() {
 async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards() {
     let server = start().await;
     let locks = direct(&server, "ttl=1s").await;
-    let held = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
-    let frozen = locks.now();
-    server.freeze().await.unwrap();
-    let asked = Instant::now();
-    let lock = locks.lock("other").wait_at_most(ms(1500));
-    let error = soon("a bounded wait ends", lock.acquire()).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    assert!(asked.elapsed() < ms(1500) + SLACK);
-    assert_lost_in_time(&locks, &held, frozen, ms(1000)).await;
-    server.thaw().unwrap();
-    let next = until_granted(waiter).await;
-    assert!(next.fencing_token() > held.fencing_token());
-    until_renewed(&locks, &next, ms(1000)).await;
-    release(next).await;
-    drop(held);
+    scenes::frozen(&server, &locks).await;
     drained(&server).await;
 }
 

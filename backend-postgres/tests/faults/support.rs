@@ -4,12 +4,12 @@
 
 use std::sync::{Mutex, Once, PoisonError};
 
-use fencelock_core::{Error, FencingToken, Guard, Locks, Result, url};
+use fencelock_core::{Error, Guard, Locks, Result, url};
 use fencelock_postgres::SCHEME;
 pub(crate) use fencelock_testkit::helpers::*;
 use fencelock_testkit::proxy::{Proxy, framing};
 use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
-use tokio::task::JoinHandle;
+use tokio::time::{Duration, Instant};
 use tokio_postgres::{Client, NoTls};
 
 /// The schema of URLs that name none.
@@ -120,37 +120,22 @@ pub(crate) async fn sessions(server: &TestPostgres) -> usize {
     sql(server, count).await.parse().expect("a number")
 }
 
-/// Runs all waiters, in any order; returns the tokens in the order of the grants.
-pub(crate) async fn in_turns(
-    waiters: impl IntoIterator<Item = JoinHandle<Result<Guard>>>,
-) -> Vec<FencingToken> {
-    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
-    for waiter in waiters {
-        let report = report.clone();
-        tokio::spawn(async move {
-            let guard = until_granted(waiter).await;
-            // The receiver is dropped only after all have reported.
-            let _ = report.send(guard.fencing_token());
-            release(guard).await;
-        });
+/// How long hand-overs from `one` to `other` took, the shortest first.
+pub(crate) async fn hand_overs(one: &Locks, other: &Locks) -> Vec<Duration> {
+    let mut late = Vec::new();
+    for _ in 0..5 {
+        let held = acquire(one, "lock").await;
+        let waiter = spawn_waiter(other, "lock");
+        until_queued(one, "lock", 1).await;
+        tokio::time::sleep(ms(30)).await;
+        release(held).await;
+        let released = Instant::now();
+        let guard = until_granted(waiter).await;
+        late.push(released.elapsed());
+        release(guard).await;
     }
-    drop(report);
-    let mut tokens = Vec::new();
-    while let Some(token) = soon("the next is granted", reports.recv()).await {
-        tokens.push(token);
-    }
-    tokens
-}
-
-/// Waits in vain, in short waits, until the error has the reason: on a busy machine one such wait may
-/// end without a reply.
-pub(crate) async fn refused_with(locks: &Locks, name: &str, says: &str) {
-    until(&format!("the reason is: {says}"), async || {
-        let error = acquire_error(locks, name, ms(200)).await;
-        assert_kind(&error, fencelock_core::ErrorKind::Unreachable);
-        error_chain(&error).contains(says)
-    })
-    .await;
+    late.sort_unstable();
+    late
 }
 
 /// Awaits that holders and waiters have left nothing.

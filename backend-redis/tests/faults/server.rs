@@ -2,6 +2,7 @@
 
 use fencelock_conformance::ProtectedRegister;
 use fencelock_core::{ErrorKind, LostReason};
+use fencelock_testkit::scenes;
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
@@ -63,23 +64,7 @@ async fn with_an_append_only_file_holders_and_waiters_survive_a_restart() {
 async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards() {
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=1s").await;
-    let held = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
-    let frozen = locks.now();
-    server.freeze().await.unwrap();
-    let asked = Instant::now();
-    let lock = locks.lock("other").wait_at_most(ms(1500));
-    let error = soon("a bounded wait ends", lock.acquire()).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    assert!(asked.elapsed() < ms(1500) + SLACK);
-    assert_lost_in_time(&locks, &held, frozen, ms(1000)).await;
-    server.thaw().unwrap();
-    let next = until_granted(waiter).await;
-    assert!(next.fencing_token() > held.fencing_token());
-    until_renewed(&locks, &next, ms(1000)).await;
-    release(next).await;
-    drop(held);
+    scenes::frozen(&server, &locks).await;
     drained(&server).await;
 }
 

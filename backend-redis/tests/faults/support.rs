@@ -5,14 +5,13 @@
 use std::sync::{Mutex, Once, PoisonError};
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Result, url};
+use fencelock_core::{Error, ErrorKind, Guard, Locks, Result, url};
 use fencelock_redis::SCHEME;
 pub(crate) use fencelock_testkit::helpers::*;
 use fencelock_testkit::proxy::{Proxy, framing};
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 /// Connects like a user's program.
@@ -66,44 +65,11 @@ pub(crate) async fn direct(server: &TestRedis, params: &str) -> Locks {
     connect(&format!("redis://{}/0?{params}", server.addr())).await
 }
 
-/// Runs all waiters, in any order; returns the tokens in the order of the grants.
-pub(crate) async fn in_turns(
-    waiters: impl IntoIterator<Item = JoinHandle<Result<Guard>>>,
-) -> Vec<FencingToken> {
-    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
-    for waiter in waiters {
-        let report = report.clone();
-        tokio::spawn(async move {
-            let guard = until_granted(waiter).await;
-            // The receiver is dropped only after all have reported.
-            let _ = report.send(guard.fencing_token());
-            release(guard).await;
-        });
-    }
-    drop(report);
-    let mut tokens = Vec::new();
-    while let Some(token) = soon("the next is granted", reports.recv()).await {
-        tokens.push(token);
-    }
-    tokens
-}
-
 /// Asserts that a wait ended without a grant, and that a reason in the error is `why`.
 pub(crate) fn assert_in_vain(error: &Error, says: &str) {
     assert_kind(error, ErrorKind::Unreachable);
     let words = error_chain(error);
     assert!(std::error::Error::source(error).is_none() || words.contains(says), "{words}");
-}
-
-/// Waits in vain, in short waits, until the error has the reason: on a busy machine one such wait may
-/// end without a reply.
-pub(crate) async fn refused_with(locks: &Locks, name: &str, says: &str) {
-    until(&format!("the reason is: {says}"), async || {
-        let error = acquire_error(locks, name, ms(200)).await;
-        assert_kind(&error, ErrorKind::Unreachable);
-        error_chain(&error).contains(says)
-    })
-    .await;
 }
 
 /// A raw connection for commands.

@@ -1,0 +1,207 @@
+//! Faults of connections and servers that are the same for several stores. A test chooses the clients: `near`
+//! connects directly, `far` through the proxy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencelock_conformance::checker::{Rules, assert_clean};
+use fencelock_conformance::history::Worker;
+use fencelock_conformance::{How, ProtectedRegister};
+use fencelock_core::{ErrorKind, Locks};
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+
+use crate::helpers::*;
+use crate::proxy::{AfterDrop, Close, Direction, DropReply, NewConnections, Proxy};
+use crate::servers::Instance;
+
+/// The peer vanishes silently, such as behind a firewall that dropped the connection: another connection
+/// replaces it within seconds. The TTL of `far` is `ttl`.
+///
+/// # Panics
+/// When a hold is lost, or the waiter is granted late.
+pub async fn half_open(proxy: &Proxy, near: &Locks, far: &Locks, ttl: Duration) {
+    let kept = acquire(far, "kept").await;
+    let blocker = acquire(near, "wanted").await;
+    let waiter = spawn_waiter(far, "wanted");
+    until_queued(near, "wanted", 1).await;
+    proxy.drop_reply(DropReply::first(AfterDrop::BlackHole)).expect("a reply is dropped");
+    soon("a reply vanishes", proxy.dropped_reply()).await;
+    let vanished = Instant::now();
+    // The waiter cannot be notified over its connection.
+    release(blocker).await;
+    let guard = until_granted(waiter).await;
+    let silent = vanished.elapsed();
+    assert!(silent < ms(6000), "granted {silent:?} after the connection had failed");
+    until_renewed(far, &kept, ttl).await;
+    release(guard).await;
+    release(kept).await;
+}
+
+/// One direction is dropped: a holder is lost in time, and work continues afterwards. The TTL of `far` is `ttl`.
+///
+/// # Panics
+/// When the loss is reported late, or a waiter is not granted.
+pub async fn one_way(
+    proxy: &Proxy,
+    near: &Locks,
+    far: &Locks,
+    ttl: Duration,
+    direction: Direction,
+) {
+    let held = acquire(far, "held").await;
+    let next = spawn_waiter(near, "held");
+    let blocker = acquire(near, "wanted").await;
+    let waiter = spawn_waiter(far, "wanted");
+    until_queued(near, "wanted", 1).await;
+    until_queued(near, "held", 1).await;
+    let cut = far.now();
+    proxy.black_hole(direction);
+    assert_lost_in_time(far, &held, cut, ttl).await;
+    let next = until_granted(next).await;
+    assert!(!held.is_held());
+    assert!(next.fencing_token() > held.fencing_token());
+    release(blocker).await;
+    proxy.heal().await.expect("the proxy heals");
+    release(until_granted(waiter).await).await;
+    release(next).await;
+    drop(held);
+    release(acquire(far, "held").await).await;
+}
+
+/// The push of a release has no receiver: the waiter is granted once it has reconnected, in half of the rounds
+/// within `soon_after`. The TTL of `far` is `ttl`.
+///
+/// # Panics
+/// When it is granted late, or a hold is lost.
+pub async fn released_while_down(
+    proxy: &Proxy,
+    near: &Locks,
+    far: &Locks,
+    ttl: Duration,
+    soon_after: Duration,
+) {
+    let kept = acquire(far, "kept").await;
+    let mut late = Vec::new();
+    for round in 0..7 {
+        let blocker = acquire(near, "wanted").await;
+        let waiter = spawn_waiter(far, "wanted");
+        until_queued(near, "wanted", 1).await;
+        let how = if round % 2 == 0 { Close::Reset } else { Close::Fin };
+        let before = proxy.stats().accepted;
+        proxy.cut(how, NewConnections::Refused).await.expect("the connections are cut");
+        release(blocker).await;
+        proxy.heal().await.expect("the proxy heals");
+        soon("the client reconnects", proxy.accepted(before + 1)).await;
+        let back = Instant::now();
+        let guard = until_granted(waiter).await;
+        late.push(back.elapsed());
+        release(guard).await;
+    }
+    // The check of each second would take half of one on average.
+    late.sort_unstable();
+    assert!(late[3] < soon_after, "granted so late after reconnecting: {late:?}");
+    until_renewed(far, &kept, ttl).await;
+    release(kept).await;
+}
+
+/// A connection that is reset again and again only slows things down. Some of `clients` use the proxy.
+///
+/// # Panics
+/// When two hold at once, or the work does not end.
+pub async fn flapping(proxy: &Proxy, clients: &[Locks]) {
+    const GRANTS: usize = 30;
+    let flapping = proxy.flap(ms(300), ms(700), Close::Reset, NewConnections::Closed);
+    flapping.await.expect("the connections flap");
+    let register = Arc::new(ProtectedRegister::checking());
+    let work = async |locks: Locks, register: Arc<ProtectedRegister>| {
+        let mut worker = Worker::new();
+        let mut grants = 0;
+        while grants < GRANTS || proxy.stats().cuts < 5 {
+            let (guard, claim) =
+                worker.acquire(&locks, "one", How::Exclusive).await.expect("granted");
+            register.write(guard.fencing_token().get(), grants as u64);
+            sleep(ms(5)).await;
+            // The history has the result.
+            let _ = worker.release(guard, &claim).await;
+            grants += 1;
+        }
+        worker.into_events()
+    };
+    let workers = clients.iter().cycle().take(6).cloned();
+    let workers = workers.map(|locks| work(locks, register.clone()));
+    let all = within(PATIENCE * 2, "all work is done", join_all(workers));
+    let events = all.await.into_iter().flatten().collect();
+    assert_clean(events, Rules::default());
+    assert_eq!(register.stale_writes(), 0);
+    proxy.heal().await.expect("the proxy heals");
+}
+
+/// Bytes that are not an answer make the client reconnect.
+///
+/// # Panics
+/// When a waiter is not granted afterwards, or a hold is lost.
+pub async fn garbage(proxy: &Proxy, near: &Locks, far: &Locks, garbage: &[&[u8]]) {
+    let kept = acquire(far, "kept").await;
+    for bytes in garbage {
+        let shown = String::from_utf8_lossy(bytes);
+        let blocker = acquire(near, "wanted").await;
+        let waiter = spawn_waiter(far, "wanted");
+        until_queued(near, "wanted", 1).await;
+        assert!(proxy.inject(bytes) > 0);
+        release(blocker).await;
+        let guard = soon(&format!("after {shown:?} a waiter is granted"), waiter).await;
+        release(guard.expect("it ends").expect("granted")).await;
+        assert!(kept.is_held(), "lost by {shown:?}");
+    }
+    release(kept).await;
+}
+
+/// Replies that are truncated, or have bits flipped, leave nothing behind.
+///
+/// # Panics
+/// When the lock cannot be acquired afterwards.
+pub async fn torn_replies(proxy: &Proxy, near: &Locks, far: &Locks) {
+    let tear: [fn(&mut Vec<u8>); 5] = [
+        |reply| reply[0] ^= 0x7f,
+        |reply| reply.truncate(1),
+        |reply| reply.truncate(reply.len() - 1),
+        |reply| reply.iter_mut().for_each(|byte| *byte ^= 0xff),
+        |reply| reply.insert(1, b'-'),
+    ];
+    for tear in tear {
+        proxy.mangle_next_reply(tear);
+        let lock = far.lock("torn");
+        // An invalid reply may be an error for the caller.
+        if let Ok(guard) = soon("an acquisition ends", lock.acquire()).await {
+            let _ = soon("a release ends", guard.release()).await;
+        }
+        soon("a reply was damaged", proxy.mangled_reply()).await;
+        release(acquire(near, "torn").await).await;
+        release(acquire(far, "torn").await).await;
+    }
+}
+
+/// A frozen server: holders are lost in time, and it works again afterwards. The TTL is a second.
+///
+/// # Panics
+/// When a wait is longer than its bound, or the loss is reported late.
+pub async fn frozen(server: &Instance, locks: &Locks) {
+    let held = acquire(locks, "lock").await;
+    let waiter = spawn_waiter(locks, "lock");
+    until_queued(locks, "lock", 1).await;
+    let frozen = locks.now();
+    server.freeze().await.expect("the server freezes");
+    let asked = Instant::now();
+    let lock = locks.lock("other").wait_at_most(ms(1500));
+    let error = soon("a bounded wait ends", lock.acquire()).await.expect_err("it is bounded");
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(asked.elapsed() < ms(1500) + SLACK);
+    assert_lost_in_time(locks, &held, frozen, ms(1000)).await;
+    server.thaw().expect("the server continues");
+    let next = until_granted(waiter).await;
+    assert!(next.fencing_token() > held.fencing_token());
+    until_renewed(locks, &next, ms(1000)).await;
+    release(next).await;
+    drop(held);
+}
