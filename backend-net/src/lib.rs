@@ -4,7 +4,6 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod program;
 mod supervised;
 mod tcp;
 mod timeouts;
@@ -12,5 +11,5 @@ mod tls;
 
 pub use supervised::{Connector, Health, Sent, Supervised};
 pub use tcp::{tcp, tcp_to};
-pub use timeouts::check_timeout;
+pub use timeouts::Timeouts;
 pub use tls::{Secured, Tls};

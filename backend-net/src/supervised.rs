@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fencelock_core::backend::{Backoff, closed, unreachable};
+use fencelock_core::backend::{Backoff, closed, program, unreachable};
 use fencelock_core::{Error, Result};
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-
-use crate::program;
 
 /// After this many timeouts in a row a connection is replaced.
 const MAX_TIMEOUTS: u32 = 2;
@@ -257,7 +255,7 @@ impl Health {
 
     /// A request that was sent then has had no answer in time. The second one in a row breaks the
     /// connection, if it was silent for all of their time: a server that answers other requests meanwhile
-    /// is slow, and a new connection to it is no faster.
+    /// is slow, and a new connection to it would not be faster.
     pub fn timed_out(&self, sent: Sent) {
         if self.answers.load(Ordering::Relaxed) != sent.0 {
             return;

@@ -1,15 +1,14 @@
 //! Sends requests of many tasks together: steps of claims in one transaction, which costs one wait for
 //! the disk, and renewals and looks in one call each.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard};
+use fencelock_core::batching::{
+    BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard, in_order,
+};
 use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, Result};
-use futures_util::poll;
 use tokio::sync::oneshot;
 
 use crate::connection::{ConnectOptions, PushHandler, Session, SupervisedSession};
@@ -82,7 +81,7 @@ impl BatchTransport for BatchingSession {
             let first = left.remove(0);
             if !first.answer.is_closed() {
                 let sending = Box::pin(self.send_alone(&session, &first.request));
-                match leaving(sending, order).await {
+                match in_order(sending, order).await {
                     Ok(Some(answer)) => first.deliver(Ok(answer)),
                     Ok(None) => left.push(first),
                     Err(error) => {
@@ -137,8 +136,8 @@ impl BatchingSession {
         }
     }
 
-    /// Sends one request, which may wait for the row of its lock, as long as the server lets it. Everybody's
-    /// renewals are behind it, so after one that waited in vain none does for a while. `None`: it is to be
+    /// Sends one request, which may wait for the row of its lock, as long as the server lets it. The renewals of
+    /// all locks wait behind it, so after a wait in vain no request waits for a while. `None`: it is to be
     /// repeated.
     async fn send_alone(&self, session: &Session, request: &Request) -> Result<Option<Answer>> {
         let waited = *self.waited_in_vain.lock();
@@ -199,13 +198,13 @@ impl BatchingSession {
                 },
             )
         };
-        let (made, held, seen) = leaving(calls, order).await;
-        let mut alone = Vec::new();
+        let (made, held, seen) = in_order(calls, order).await;
+        let mut left = Vec::new();
         let mut deliver = |requests: Vec<Pending>, answers: Vec<Option<Answer>>| {
             for (pending, answer) in requests.into_iter().zip(answers) {
                 match answer {
                     Some(answer) => pending.deliver(Ok(answer)),
-                    None => alone.push(pending),
+                    None => left.push(pending),
                 }
             }
         };
@@ -214,7 +213,7 @@ impl BatchingSession {
             Err(error) => fail_all(leases, &error),
         }
         for pending in looks {
-            // Of all locks: a waiter that is not of this one is no one's of this request.
+            // The answer covers all locks; each request ignores the waiters of the others.
             pending.deliver(
                 seen.as_ref().map(|seen| Answer::Look(seen.clone())).map_err(Clone::clone),
             );
@@ -223,9 +222,9 @@ impl BatchingSession {
             Ok(answers) => deliver(claims, answers),
             Err(error) if error.is_retryable() || claims.len() == 1 => fail_all(claims, &error),
             // A refusal that is due to one step must not fail the others.
-            Err(_) => alone.extend(claims),
+            Err(_) => left.extend(claims),
         }
-        alone
+        left
     }
 }
 
@@ -240,17 +239,6 @@ fn look_of(pending: &Pending) -> Option<&Look> {
     match &pending.request {
         Request::Look(look) => Some(look),
         _ => None,
-    }
-}
-
-/// Awaits `sending`; drops `order` after its first poll, which sends.
-async fn leaving<F: Future>(sending: F, order: impl Sized) -> F::Output {
-    let mut sending = pin!(sending);
-    let first = poll!(sending.as_mut());
-    drop(order);
-    match first {
-        Poll::Ready(output) => output,
-        Poll::Pending => sending.await,
     }
 }
 

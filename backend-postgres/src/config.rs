@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::backend::{CellWatches, ClaimRegistry, Credentials, Login};
-use fencelock_core::backend::{current_runtime, invalid, start_clock};
+use fencelock_core::backend::{current_runtime, invalid, program, start_clock};
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
 use fencelock_core::{Locks, Result, Settings};
-use fencelock_net::{Tls, program};
+use fencelock_net::{Timeouts, Tls};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::batch::BatchingSession;
-use crate::connection::{ConnectOptions, Host, Timeouts, without_nul};
+use crate::connection::{ConnectOptions, Host, without_nul};
 use crate::notifications::Notifications;
 use crate::schema;
 use crate::server_info::ServerInfo;
@@ -44,6 +44,10 @@ pub struct PostgresStore {
 
 const PORT: u16 = 5432;
 
+/// An answer may wait for the disk.
+const TIMEOUTS: Timeouts =
+    Timeouts { connect: Duration::from_secs(2), answer: Duration::from_secs(2) };
+
 /// The parameters of the URLs besides those of all stores.
 const PARAMETERS: [&str; 12] = [
     "schema",
@@ -69,7 +73,7 @@ impl PostgresStore {
             schema: schema::DEFAULT.to_owned(),
             creates: true,
             tls: None,
-            timeouts: Timeouts::default(),
+            timeouts: TIMEOUTS,
         }
     }
 
@@ -172,10 +176,7 @@ impl PostgresStore {
             Some("never") => false,
             Some(_) => return Err(invalid("parameter create: expected auto or never")),
         };
-        store.timeouts.connect =
-            params.duration("connect_timeout")?.unwrap_or(store.timeouts.connect);
-        store.timeouts.answer = params.duration("answer_timeout")?.unwrap_or(store.timeouts.answer);
-        store.timeouts.check()?;
+        store.timeouts = store.timeouts.or_of_url(params)?;
         store.tls = store.tls_of(params)?;
         Ok((store, settings))
     }

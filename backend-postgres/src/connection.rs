@@ -7,6 +7,6 @@ pub(crate) mod options;
 mod session;
 mod supervised;
 
-pub(crate) use options::{ConnectOptions, Host, Timeouts, without_nul};
+pub(crate) use options::{ConnectOptions, Host, without_nul};
 pub(crate) use session::Session;
 pub(crate) use supervised::{PushHandler, SupervisedSession};

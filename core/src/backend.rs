@@ -11,6 +11,7 @@ pub use crate::types::causes::io_message;
 use crate::types::error::{Error, ErrorKind, Result};
 pub use crate::types::error::{closed, invalid, unreachable};
 
+pub use crate::engine::program;
 pub use crate::login::{Credentials, Login};
 pub use crate::store::cell_watches::CellWatches;
 pub use crate::store::queue::{Entry, LastNumbers, Queue, QueueStep, Stage};

@@ -10,7 +10,7 @@ pub(crate) mod hold;
 pub(crate) mod metrics;
 pub(crate) mod own_hold;
 pub(crate) mod owned_hold;
-pub(crate) mod program;
+pub mod program;
 pub(crate) mod renewal;
 pub(crate) mod share;
 pub(crate) mod telemetry;

@@ -1,7 +1,7 @@
 //! The schema of the locks at connect: whether it is there, and its creation.
 
+use fencelock_core::backend::program;
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::program;
 use tokio_postgres::types::Type;
 
 use super::options::ConnectOptions;

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use fencelock_core::backend::{Credentials, invalid, io_message};
+use fencelock_core::backend::{Credentials, invalid, io_message, program};
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::{Secured, program, tcp, tcp_to};
+use fencelock_net::{Secured, tcp, tcp_to};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};

@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use fencelock_core::Result;
 use fencelock_core::backend::{Login, invalid};
-use fencelock_net::{Secured, check_timeout};
+use fencelock_net::{Secured, Timeouts};
 use tokio::runtime::Handle;
 
 use crate::statements::Statements;
@@ -85,27 +84,5 @@ pub(crate) fn without_nul(what: &str, text: &str) -> Result<()> {
     match text.contains('\0') {
         true => Err(invalid(format!("the {what} contains NUL, which PostgreSQL does not accept"))),
         false => Ok(()),
-    }
-}
-
-/// How long a server may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
-    /// For a connection with its handshakes and the login.
-    pub(crate) connect: Duration,
-    /// For an answer, which may wait for the disk; a retry is harmless.
-    pub(crate) answer: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts { connect: Duration::from_secs(2), answer: Duration::from_secs(2) }
-    }
-}
-
-impl Timeouts {
-    pub(crate) fn check(&self) -> Result<()> {
-        check_timeout("connect_timeout", self.connect)?;
-        check_timeout("answer_timeout", self.answer)
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencelock_core::Result;
 use fencelock_core::backend::{Login, invalid};
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
-use fencelock_net::{Tls, check_timeout};
+use fencelock_net::{Timeouts, Tls};
 
 use super::host::HostPort;
 
@@ -26,38 +26,19 @@ pub(crate) const PARAMETERS: [&str; 8] = [
     "answer_timeout",
 ];
 
+/// To connect: enough for a TLS handshake around the world. A reply: longer than any script runs, shorter than
+/// a waiter's patience.
+const TIMEOUTS: Timeouts =
+    Timeouts { connect: Duration::from_secs(2), answer: Duration::from_secs(1) };
+
 /// How servers are accessed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Access {
     pub(crate) login: Login,
     pub(crate) database: u16,
     pub(crate) tls: Option<Tls>,
     pub(crate) timeouts: Timeouts,
     pub(crate) addresses: AddressMap,
-}
-
-/// How long a server may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
-    /// For a connection with its handshakes and the login.
-    pub(crate) connect: Duration,
-    /// For a reply. Longer than any script runs, shorter than a waiter's patience; a retry is
-    /// harmless.
-    pub(crate) answer: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        // Enough for a TLS handshake around the world.
-        Timeouts { connect: Duration::from_secs(2), answer: Duration::from_secs(1) }
-    }
-}
-
-impl Timeouts {
-    pub(crate) fn check(&self) -> Result<()> {
-        check_timeout("connect_timeout", self.connect)?;
-        check_timeout("answer_timeout", self.answer)
-    }
 }
 
 type Translate = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
@@ -115,6 +96,18 @@ impl AddressMap {
     }
 }
 
+impl Default for Access {
+    fn default() -> Access {
+        Access {
+            login: Login::default(),
+            database: 0,
+            tls: None,
+            timeouts: TIMEOUTS,
+            addresses: AddressMap::default(),
+        }
+    }
+}
+
 impl Access {
     /// As `url` says, whose path names `database`, if it can and does.
     pub(crate) fn from_url(
@@ -122,10 +115,7 @@ impl Access {
         params: Params<'_>,
         database: Option<u16>,
     ) -> Result<Access> {
-        let mut timeouts = Timeouts::default();
-        timeouts.connect = params.duration("connect_timeout")?.unwrap_or(timeouts.connect);
-        timeouts.answer = params.duration("answer_timeout")?.unwrap_or(timeouts.answer);
-        timeouts.check()?;
+        let timeouts = TIMEOUTS.or_of_url(params)?;
         let addresses = params.text("address_map").map(AddressMap::read).transpose()?;
         Ok(Access {
             login: login_of(url, params)?,

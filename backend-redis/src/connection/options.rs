@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use fencelock_core::Result;
 use fencelock_core::backend::{Login, current_runtime};
-use fencelock_net::{Secured, Tls};
+use fencelock_net::{Secured, Timeouts, Tls};
 use tokio::runtime::Handle;
 
-use super::access::{Access, AddressMap, Timeouts};
+use super::access::{Access, AddressMap};
 
 /// Login, database, TLS and timeouts: the same for every server of a store.
 #[derive(Clone, Debug)]

@@ -5,15 +5,14 @@
 //! has a deadline.
 
 use std::fmt::Debug;
-use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fencelock_core::backend::program;
+use fencelock_core::batching::in_order;
 use fencelock_core::{Error, Result};
-use fencelock_net::{Connector, Health, Sent, Supervised, program};
-use futures_util::poll;
+use fencelock_net::{Connector, Health, Sent, Supervised};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio_util::task::AbortOnDropHandle;
@@ -150,13 +149,7 @@ impl SupervisedConnection {
     ) -> Result<Vec<Value>> {
         let ActiveConnection { mut connection, state, _task } = self.0.active().await?;
         let (count, sent) = (commands.len(), state.health.sent());
-        let mut sending = pin!(connection.send_packed_commands(commands, 0, count));
-        let first = poll!(sending.as_mut());
-        drop(leaving);
-        let answer = match first {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => sending.await,
-        };
+        let answer = in_order(connection.send_packed_commands(commands, 0, count), leaving).await;
         let answers = state.observe(sent, answer)?.map_err(explain)?;
         answers.iter().try_for_each(|answer| state.observe_nested(sent, answer))?;
         Ok(answers)

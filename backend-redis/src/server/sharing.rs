@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use fencelock_core::backend::program;
 use fencelock_core::sync::Mutex;
-use fencelock_net::program;
 use tokio::time::Instant;
 
 /// How long a refusal is remembered.

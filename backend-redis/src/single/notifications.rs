@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use fencelock_core::Result;
+use fencelock_core::backend::program;
 use fencelock_core::backend::{CellWatches, ClaimRegistry};
-use fencelock_net::program;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;

@@ -9,8 +9,10 @@
 //! a `select!` with a long handler. So no request waits for one longer than some ms. Calls run on tasks of
 //! the connection.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -251,6 +253,18 @@ impl<T: BatchTransport> Drop for InFlightPermit<T> {
 /// dropped.
 #[derive(Debug)]
 pub struct SendOrderGuard<T: BatchTransport>(Arc<T>);
+
+/// Awaits `sending`; drops `order` after its first poll, in which a request is written to its connection,
+/// or certainly never will be.
+pub async fn in_order<F: Future>(sending: F, order: impl Sized) -> F::Output {
+    let mut sending = pin!(sending);
+    let first = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+    drop(order);
+    match first {
+        Poll::Ready(output) => output,
+        Poll::Pending => sending.await,
+    }
+}
 
 impl<T: BatchTransport> Drop for SendOrderGuard<T> {
     fn drop(&mut self) {

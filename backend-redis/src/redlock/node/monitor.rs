@@ -5,9 +5,9 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fencelock_core::backend::program;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{Clock, Error, ErrorKind, Moment, Result};
-use fencelock_net::program;
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
 use tokio::sync::Notify;
