@@ -1,5 +1,7 @@
 //! Which steps wait for the disk: as their transactions say before they end.
 
+use std::cell::RefCell;
+
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
@@ -93,6 +95,17 @@ fn batches(bench: &mut Bench) -> Verdict {
     bench.acquire(&first)?;
     expect(bench, "a batch with a grant", KEPT, |bench| {
         bench.call(&Call::Batch(mixed.to_vec())).map(drop)
+    })?;
+    // Locks with a row that is free, which a batch grants all at once.
+    let free = [b"1", b"2", b"3", b"4"].map(|key| first.clone().key(key));
+    for claim in &free {
+        bench.acquire(claim)?;
+        bench.release(claim)?;
+    }
+    let free = RefCell::new(free.into_iter());
+    expect(bench, "a batch of free locks", KEPT, |bench| {
+        let claim = free.borrow_mut().next().expect("one for each default");
+        bench.call(&Call::Batch(vec![of(&claim)])).map(drop)
     })?;
     let none = [of(&second), Step::Release(first.key(b"z"))];
     expect(bench, "a batch without", OFF, |bench| bench.call(&Call::Batch(none.to_vec())).map(drop))
