@@ -41,7 +41,7 @@ BEGIN
         AND (k.owner IS NULL OR (k.owner <> s.owner AND k.until <= us()))
       FOR UPDATE SKIP LOCKED) free
     WHERE s.step = 'a' AND s.mode = 'x' AND s.of_key = 1 AND s.ttl > 0 AND s.tokens > 0
-      AND s.owner IS NOT NULL AND octet_length(p_proc) BETWEEN 1 AND 63
+      AND (s.owner, s.n, s.lim, s.label, s.queue) IS NOT NULL AND octet_length(p_proc) BETWEEN 1 AND 63
     ON CONFLICT (key) DO UPDATE SET token = greatest(l.token + excluded.tokens, excluded.token),
       tokens = excluded.tokens, owner = excluded.owner, until = excluded.until, proc = excluded.proc,
       label = excluded.label
@@ -72,7 +72,8 @@ BEGIN
       FROM unnest(p_steps, p_keys, p_owners, p_modes, p_ns, p_lims, p_ttls, p_labels, p_queues, p_tokens)
         WITH ORDINALITY AS u (step, key, owner, mode, n, lim, ttl, label, queue, tokens, place)
       WHERE u.place = ANY (others)
-      -- Sorted: two batches that insert the same rows in different orders would be a deadlock.
+      -- Sorted: two batches that insert the same rows in different orders would be a deadlock. That of a row which
+      -- appeared after the first statement is left to the server, and repeated.
       ORDER BY u.key, u.place
     LOOP
       at := s.place;

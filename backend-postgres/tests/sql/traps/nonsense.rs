@@ -106,6 +106,9 @@ fn nulls(bench: &mut Bench) -> Verdict {
     let holder = Claim::shared(1);
     bench.acquire(&holder)?;
     bench.queue(&Claim::exclusive(2))?;
+    let free = Claim::exclusive(3).key(b"free");
+    bench.acquire(&free)?;
+    bench.release(&free)?;
     let before = bench.state()?;
     let owner = holder.owner;
     let calls = [
@@ -128,11 +131,40 @@ fn nulls(bench: &mut Bench) -> Verdict {
     let sql = format!("SELECT token FROM {}", steps("'r'", "'lock'", "NULL"));
     let reply = bench.main.query(&sql, &[])?;
     equal("a release of no owner", &reply[0].get::<_, Option<i64>>(0), &None)?;
+    for missing in 1..ATTEMPT.len() {
+        let step = attempt_without(missing);
+        let reply = bench.main.query(&format!("SELECT token FROM {step}"), &[])?;
+        equal(&step, &reply[0].get::<_, Option<i64>>(0), &None)?;
+        equal(&step, &bench.state()?, &before)?;
+    }
     // The checks of users must not pass.
     fails("FL001", &bench.main.run("SELECT check_token(NULL, 1, 1000)"))?;
     fails("FL001", &bench.main.run("SELECT check_token('lock', NULL, 1000)"))?;
     fails("23502", &bench.main.run("SELECT fence('stock', NULL)"))?;
     fails("23502", &bench.main.run("SELECT fence(NULL, 1)"))
+}
+
+/// The arguments of an attempt for a lock with a row, and their types.
+const ATTEMPT: [(&str, &str); 10] = [
+    ("'a'", "\"char\""),
+    ("'free'", "bytea"),
+    ("'00000000-0000-4000-8000-000000000004'", "uuid"),
+    ("'x'", "\"char\""),
+    ("1", "bigint"),
+    ("1", "bigint"),
+    ("9", "bigint"),
+    ("''", "bytea"),
+    ("true", "boolean"),
+    ("1", "int"),
+];
+
+/// A batch with that attempt, and NULL for one of its arguments.
+fn attempt_without(missing: usize) -> String {
+    let arguments = ATTEMPT.iter().enumerate().map(|(at, (argument, of))| {
+        let argument = if at == missing { "NULL" } else { argument };
+        format!("ARRAY[{argument}]::{of}[], ")
+    });
+    format!("batch_1({}'p')", arguments.collect::<String>())
 }
 
 /// A batch with one step.
