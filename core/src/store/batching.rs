@@ -254,8 +254,8 @@ impl<T: BatchTransport> Drop for InFlightPermit<T> {
 #[derive(Debug)]
 pub struct SendOrderGuard<T: BatchTransport>(Arc<T>);
 
-/// Awaits `sending`; drops `order` after its first poll, in which a request is written to its connection,
-/// or certainly never will be.
+/// Awaits `sending`, which must write its request to the connection in its first poll or never; drops `order`
+/// after that.
 pub async fn in_order<F: Future>(sending: F, order: impl Sized) -> F::Output {
     let mut sending = pin!(sending);
     let first = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
