@@ -1,7 +1,5 @@
 //! Which steps wait for the disk: as their transactions say before they end.
 
-use std::cell::RefCell;
-
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
@@ -16,7 +14,7 @@ pub(super) const TRAPS: &[Trap] = &[
 fn after(
     bench: &mut Bench,
     default: &str,
-    call: impl Fn(&mut Bench) -> Verdict,
+    call: impl FnOnce(&mut Bench) -> Verdict,
 ) -> Result<String, String> {
     bench.main.run(&format!("BEGIN; SET LOCAL synchronous_commit = '{default}'"))?;
     let done = call(bench);
@@ -30,10 +28,10 @@ fn expect(
     bench: &mut Bench,
     step: &str,
     expected: [(&str, &str); 4],
-    call: impl Fn(&mut Bench) -> Verdict,
+    mut call: impl FnMut(&mut Bench) -> Verdict,
 ) -> Verdict {
     for (default, expected) in expected {
-        let is = after(bench, default, &call)?;
+        let is = after(bench, default, &mut call)?;
         equal(&format!("synchronous_commit, from {default}, of {step}"), &is.as_str(), &expected)?;
     }
     Ok(())
@@ -102,9 +100,9 @@ fn batches(bench: &mut Bench) -> Verdict {
         bench.acquire(claim)?;
         bench.release(claim)?;
     }
-    let free = RefCell::new(free.into_iter());
+    let mut free = free.into_iter();
     expect(bench, "a batch of free locks", KEPT, |bench| {
-        let claim = free.borrow_mut().next().expect("one for each default");
+        let claim = free.next().expect("one for each default");
         bench.call(&Call::Batch(vec![of(&claim)])).map(drop)
     })?;
     let none = [of(&second), Step::Release(first.key(b"z"))];
