@@ -29,7 +29,7 @@ BEGIN
     (SELECT k.key FROM locks k WHERE k.key >= p_key ORDER BY k.key LIMIT 1 OFFSET 999),
     (SELECT c.key FROM cells c WHERE c.key >= p_key ORDER BY c.key LIMIT 1 OFFSET 999));
   -- The next key that can be.
-  next_key := last_key || '\x00'::bytea;
+  next_key := last_key || decode('00', 'hex');
   IF last_key IS NULL THEN
     last_key := greatest(
       (SELECT k.key FROM locks k WHERE k.key >= p_key ORDER BY k.key DESC LIMIT 1),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::backend::program;
 use fencelock_core::{ErrorKind, Result};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::types::ToSql;
@@ -26,12 +27,20 @@ pub(crate) async fn tidy(server: Arc<BatchingSession>) {
     loop {
         sleep(pause).await;
         pause = EVERY;
-        match once(&server).await {
-            Ok(removed) => tracing::debug!(removed, "removed rows that no client uses"),
-            Err(error) if error.kind() == ErrorKind::Closed => return,
-            // The role may lack the right, or the server be away.
-            Err(error) => tracing::debug!(%error, "cannot remove rows that no client uses"),
+        let tidied = once(&server).await;
+        if tidied.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
+            return;
         }
+        program::call(|| match tidied {
+            Ok(removed) => tracing::debug!(removed, "removed rows that no client uses"),
+            Err(error) if error.is_retryable() => {
+                tracing::debug!(%error, "cannot remove rows that no client uses");
+            }
+            // The role may lack the right.
+            Err(error) => {
+                tracing::warn!(%error, "cannot remove rows that no client uses: the tables grow");
+            }
+        });
     }
 }
 

@@ -100,6 +100,41 @@ fn roles_can_do_what_the_comment_says_and_touch_no_table() {
     });
 }
 
+/// The body of a function is read, and runs, with the settings of its caller.
+#[test]
+fn every_function_works_in_sessions_of_any_settings() {
+    let settings = [
+        "standard_conforming_strings = off",
+        "transform_null_equals = on",
+        "array_nulls = off",
+        "bytea_output = 'escape'",
+        "exit_on_error = on",
+        "plan_cache_mode = force_custom_plan",
+        "enable_indexscan = off",
+        "plpgsql.extra_errors = 'all'",
+        "plpgsql.extra_warnings = 'all'",
+        "client_min_messages = 'debug5'",
+        "DateStyle = 'German, DMY'",
+    ];
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        drop(created(&server, &schema::script("fencelock")).await);
+        for setting in settings {
+            let client = connected(&config(&server)).await;
+            // The name is known when the language has run.
+            client.batch_execute("DO 'BEGIN END'").await.unwrap();
+            client.batch_execute(&format!("SET {setting}")).await.unwrap();
+            client.batch_execute(&schema::script("fencelock")).await.unwrap();
+            for call in OF_PROGRAMS.into_iter().chain(OF_OPERATORS) {
+                let sql = format!("SELECT * FROM fencelock.{call}");
+                client.batch_execute(&sql).await.unwrap_or_else(|error| {
+                    panic!("{setting}: {call}: {}", text_of(&error));
+                });
+            }
+        }
+    });
+}
+
 /// Its owner is all that it takes to release a claim.
 #[test]
 fn a_program_reads_no_owner_of_another() {
