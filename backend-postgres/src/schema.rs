@@ -74,9 +74,8 @@ const FILES: [&str; 25] = [
 
 /// The statements that create or update `schema`, to be run in one transaction, by a role with the
 /// right CREATE on the database, which then owns it. They change nothing that is there already, and refuse a
-/// schema of another role, and one of a newer release. Two clients that run
-/// them at once need a lock, such as `pg_advisory_xact_lock`: `CREATE SCHEMA IF NOT EXISTS` fails
-/// when it races with itself.
+/// schema of another role, and one of a newer release. Two sessions that run
+/// them at once wait for one another.
 ///
 /// The comment at their beginning has the rights that a program's role needs to use locks, and an operator's.
 ///
@@ -92,6 +91,7 @@ pub fn script(schema: &str) -> String {
     let files: Vec<_> = FILES.iter().map(|file| file.replace(":\"schema\"", &name)).collect();
     let owner = OWNER.replace(":version", &VERSION.to_string());
     let owner = owner.replace(":'schema'", &literal(schema));
+    let lock = lock(schema);
     format!(
         "-- fencelock, version {VERSION} of the schema. Run this in one transaction, as the role that owns it.\n\
          --\n\
@@ -100,9 +100,7 @@ pub fn script(schema: &str) -> String {
          -- An operator, who takes locks from their holders, and clears the names of tests, needs in addition:\n\
          {}\
          \n\
-         -- Another client may have made the schema while this one waited for an advisory lock, which shows\n\
-         -- no new catalog to the statements after it; to open a table does.\n\
-         SELECT FROM pg_catalog.pg_namespace LIMIT 0;\n\
+         {lock}\n\
          CREATE SCHEMA IF NOT EXISTS {name};\n\
          {owner}\
          -- The names in a function's body are resolved where it is called.\n\
@@ -117,6 +115,19 @@ pub fn script(schema: &str) -> String {
         )),
         comment(&executes(&name, &FOR_OPERATORS, "OPERATOR")),
         files.join("\n"),
+    )
+}
+
+/// The statements that let one session at a time create `schema`, until its transaction ends. `CREATE SCHEMA
+/// IF NOT EXISTS` fails when it races with itself.
+pub(crate) fn lock(schema: &str) -> String {
+    let name = literal(schema);
+    format!(
+        "-- Two sessions at once would meet in the catalogue.\n\
+         SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('fencelock schema ' || {name}, 0));\n\
+         -- A lock shows no new catalogue to the statements after it, with what another session has created\n\
+         -- meanwhile; to open a table does.\n\
+         SELECT FROM pg_catalog.pg_namespace LIMIT 0;"
     )
 }
 
@@ -203,6 +214,15 @@ mod tests {
             let error = check_name(&bad).unwrap_err();
             assert_eq!(error.kind(), fencelock_core::ErrorKind::InvalidArgument);
             assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    /// The bodies of functions are read with the settings of their callers, such as
+    /// `standard_conforming_strings`.
+    #[test]
+    fn no_function_has_a_backslash() {
+        for file in FILES {
+            assert!(!file.contains('\\'), "{file}");
         }
     }
 

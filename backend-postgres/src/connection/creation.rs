@@ -9,8 +9,10 @@ use super::session::Session;
 use crate::error::{MAKE_SCHEMA, explain, meaning_of, read_setting, unreachable, words_of_server};
 use crate::schema;
 
-/// The SQLSTATE after `lock_timeout`.
-const LOCK_TIMEOUT: &str = "55P03";
+/// The SQLSTATEs of a creation that met another one: the wait for its lock was too long (`lock_timeout`), or a
+/// session that does not take the lock made the same (unique_violation in the catalogue, duplicate_schema,
+/// duplicate_table).
+const MET_ANOTHER: [&str; 4] = ["55P03", "23505", "42P06", "42P07"];
 
 impl ConnectOptions {
     /// Creates or completes the schema, if that is allowed.
@@ -51,17 +53,15 @@ impl ConnectOptions {
 
     /// Creates what is `missing`. What fails leaves its transaction open, and the session with it is dropped.
     async fn create(&self, session: &Session, missing: &Error) -> Result<()> {
-        let name = schema::literal(&self.schema);
-        // Two clients at once would meet in the catalogue. The server ends the wait for another one by itself:
-        // it does not notice that a client has given up, and has left its next attempt to wait too. To open a
-        // table shows what another one has created meanwhile.
+        // The server ends the wait for another client by itself: it does not notice that this one has given up,
+        // and has left its next attempt to wait too.
         let begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {}; \
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = {}; \
              DO $$ BEGIN SET LOCAL client_connection_check_interval = '1s'; \
              EXCEPTION WHEN invalid_parameter_value THEN NULL; END $$; \
-             SELECT pg_advisory_xact_lock(hashtextextended('fencelock schema ' || {name}, 0)); \
-             SELECT FROM pg_catalog.pg_namespace LIMIT 0",
+             {}",
             (self.timeouts.connect / 2).as_millis().max(1),
+            schema::lock(&self.schema),
         );
         let begun = session.client.batch_execute(&begin).await;
         begun.map_err(|error| self.not_created(session, missing, &error))?;
@@ -117,7 +117,7 @@ impl ConnectOptions {
     ) -> Error {
         let missing = missing.message();
         match error.as_db_error() {
-            Some(late) if late.code().code() == LOCK_TIMEOUT => unreachable(format!(
+            Some(late) if MET_ANOTHER.contains(&late.code().code()) => unreachable(format!(
                 "another session creates the schema {}, or has locked a part of it ({})",
                 schema::quoted(&self.schema),
                 words_of_server(late)

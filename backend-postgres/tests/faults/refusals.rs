@@ -237,6 +237,32 @@ async fn a_schema_that_another_session_is_creating_is_waited_for() {
     drained(&server).await;
 }
 
+/// A session that does not know our lock makes the schema, or a part of it, at the same time.
+/// Fault 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_a_session_creates_without_our_lock_is_waited_for() {
+    let schema = "CREATE SCHEMA fencelock";
+    let table =
+        "CREATE TABLE fencelock.processes (proc text PRIMARY KEY, deadline bigint NOT NULL)";
+    for (before, meanwhile) in [("", schema), (schema, table)] {
+        let server = start().await;
+        let owner = user(&server).await;
+        owner.batch_execute(before).await.unwrap();
+        owner.batch_execute(&format!("BEGIN; {meanwhile}")).await.unwrap();
+        let url = server.url();
+        let late = tokio::spawn(async move { try_connect(&url).await });
+        let waiting =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted";
+        until("it waits", async || sql(&server, waiting).await == "1").await;
+        owner.batch_execute("COMMIT").await.unwrap();
+        let locks = soon("it connects", late).await.unwrap().unwrap_or_else(|error| {
+            panic!("{meanwhile}: {}", error_chain(&error));
+        });
+        release(acquire(&locks, "lock").await).await;
+        drained(&server).await;
+    }
+}
+
 /// Row 40.
 /// Fault 40: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
