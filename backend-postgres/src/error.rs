@@ -61,7 +61,14 @@ const TABLE: &[(&str, Meaning)] = &[
     ("FL001", meaning(ErrorKind::Lost, Remedy::None, "")),
     ("0A000", elsewhere("the functions were replaced")),
     ("22021", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
-    ("22P05", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
+    (
+        "22P05",
+        meaning(
+            ErrorKind::InvalidArgument,
+            Remedy::None,
+            "the name of the schema has a character that the database's encoding lacks",
+        ),
+    ),
     ("25006", elsewhere("the server is a standby, or read-only")),
     // Only a check in the user's own transaction meets it.
     (
@@ -71,6 +78,12 @@ const TABLE: &[(&str, Meaning)] = &[
             Remedy::Reconnect,
             "the transaction has failed already, by the error of an earlier statement: roll it back, and run \
              the check first in a new one",
+        ),
+    ),
+    (
+        "25P04",
+        elsewhere(
+            "the server ended the session: is the transaction_timeout of the URL's user too short?",
         ),
     ),
     ("26000", A_POOLER),
@@ -94,7 +107,12 @@ const TABLE: &[(&str, Meaning)] = &[
     ("53200", later("the server's memory is full")),
     ("53300", elsewhere("the server accepts no more connections")),
     ("55P03", later("another transaction has the row")),
-    ("57014", later("the server cancelled the statement")),
+    (
+        "57014",
+        later(
+            "the server cancelled the statement: is the statement_timeout of the URL's user too short?",
+        ),
+    ),
     ("57P03", elsewhere("the server is starting or stopping")),
     ("08", elsewhere("the connection failed")),
     ("25P", elsewhere("the session was ended")),

@@ -53,6 +53,35 @@ async fn settings_of_the_role_change_nothing() {
     }
 }
 
+/// Limits that end what the library must ask before it can set its own: the error says which setting it is.
+/// Fault 58: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_timeout_that_nothing_meets_is_named() {
+    let server = start().await;
+    direct(&server, "").await;
+    sql(&server, "ALTER ROLE fencelock SET statement_timeout = 1").await;
+    // What is asked waits for it.
+    sql(&server, "ALTER FUNCTION fencelock.version() RENAME TO version_of").await;
+    let slow = "CREATE FUNCTION fencelock.version() RETURNS int LANGUAGE sql AS 'SELECT 1 FROM pg_sleep(1)'";
+    sql(&server, slow).await;
+    sql(&server, "GRANT EXECUTE ON FUNCTION fencelock.version() TO fencelock").await;
+    let error = connect_error(&server.url()).await;
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error_chain(&error).contains("statement_timeout"), "{error}");
+}
+
+/// The name of a schema that the database cannot store.
+/// Fault 42: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_the_encoding_lacks_is_refused_by_name() {
+    let options = PostgresOptions::new().initdb("-E").initdb("LATIN1").initdb("--locale=C");
+    let server = options.start().await.unwrap();
+    let error = try_connect(&with_params(&server, "schema=日本")).await.unwrap_err();
+    assert_kind(&error, ErrorKind::InvalidArgument);
+    assert!(error_chain(&error).contains("the name of the schema"), "{error}");
+    release(acquire(&direct(&server, "schema=été").await, "lock").await).await;
+}
+
 /// A user whose sessions have another role: a new one ends that which it replaces, although the network does
 /// not say that this is dead.
 /// Faults 10, 58: postgres
