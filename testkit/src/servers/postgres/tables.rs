@@ -12,6 +12,9 @@ use super::TestPostgres;
 /// The time of the tables: microseconds of the server's clock.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
+/// The SQLSTATE of a step that the server ended because it and another one waited for one another.
+const DEADLOCK: &str = "40P01";
+
 /// The tables of one schema.
 #[derive(Clone, Copy, Debug)]
 pub struct PostgresTables<'a> {
@@ -122,9 +125,19 @@ impl PostgresTables<'_> {
             "SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables
              WHERE schemaname = '{schema}'"
         );
-        match self.server.sql(&tables).await?.as_str() {
-            "" => Ok(()),
-            tables => self.server.sql(&format!("TRUNCATE {tables}")).await.map(drop),
+        let tables = self.server.sql(&tables).await?;
+        if tables.is_empty() {
+            return Ok(());
+        }
+        // Steps lock the tables in orders of their own.
+        let mut deadlocks = 0;
+        loop {
+            match self.server.sql(&format!("TRUNCATE {tables}")).await {
+                Err(error) if error.to_string().starts_with(DEADLOCK) && deadlocks < 5 => {
+                    deadlocks += 1;
+                }
+                truncated => return truncated.map(drop),
+            }
         }
     }
 
