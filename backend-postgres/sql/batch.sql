@@ -3,14 +3,14 @@
 --
 -- p_steps  a attempt, r release; for each step its arguments, as for attempt_1. A release uses its key and
 --          owner
--- Reply    for each step its place in p_steps, from 1; the token, or 1 and 0 of a release; ms until the look
---          of a waiter. A place 0 after them: all attempts with a token are to be repeated
+-- Reply    for each step its place in p_steps, from 1; and the reply as of attempt_1, or 1 and 0 of a release. A
+--          place 0 after them: all attempts with a token are to be repeated
 -- For each what its step costs alone.
 
 CREATE OR REPLACE FUNCTION :"schema".batch_1(
   p_steps "char"[], p_keys bytea[], p_owners uuid[], p_modes "char"[], p_ns bigint[], p_lims bigint[],
   p_ttls bigint[], p_labels bytea[], p_queues boolean[], p_tokens int[], p_proc text)
-RETURNS TABLE (at int, token bigint, again int)
+RETURNS TABLE (at int, reply bigint)
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
@@ -64,7 +64,7 @@ BEGIN
   INTO made_at, made, others, has_granted
   FROM steps s LEFT JOIN (SELECT * FROM granted UNION ALL SELECT * FROM released) d USING (key);
   IF made_at IS NOT NULL THEN
-    RETURN QUERY SELECT u.at, u.reply, 0 FROM unnest(made_at, made) u (at, reply);
+    RETURN QUERY SELECT u.at, u.reply FROM unnest(made_at, made) u (at, reply);
   END IF;
   IF others IS NOT NULL THEN
     FOR s IN
@@ -77,15 +77,14 @@ BEGIN
       ORDER BY u.key, u.place
     LOOP
       at := s.place;
-      again := 0;
       -- An unknown step is an error, such as that of an array which is shorter than the others.
       CASE s.step
       WHEN 'a' THEN
-        SELECT a.token, a.again INTO token, again
-        FROM acquire(s.key, s.owner, s.mode, s.n, s.lim, s.ttl, p_proc, s.label, s.queue, s.tokens, false) a;
-        has_granted := has_granted OR token > 0;
+        reply := acquire(
+          s.key, s.owner, s.mode, s.n, s.lim, s.ttl, p_proc, s.label, s.queue, s.tokens, false);
+        has_granted := has_granted OR reply > 0;
       WHEN 'r' THEN
-        token := remove_claim(s.key, s.owner, false);
+        reply := remove_claim(s.key, s.owner, false);
       END CASE;
       RETURN NEXT;
     END LOOP;

@@ -2,7 +2,7 @@
 
 CREATE OR REPLACE FUNCTION :"schema".contend(
   p_key bytea, p_owner uuid, p_mode "char", p_n bigint, p_lim bigint, p_ttl bigint, p_proc text, p_label bytea,
-  p_queue boolean, p_tokens int, p_patient boolean, OUT token bigint, OUT again int)
+  p_queue boolean, p_tokens int, p_patient boolean) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
   l locks;
@@ -11,7 +11,6 @@ DECLARE
   ends bigint;
   fits boolean;
 BEGIN
-  again := 0;
   LOOP
     IF p_patient THEN
       SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
@@ -20,8 +19,7 @@ BEGIN
     END IF;
     EXIT WHEN FOUND;
     IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
-      token := -2;
-      RETURN;
+      RETURN -2;
     END IF;
     INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
   END LOOP;
@@ -36,15 +34,13 @@ BEGIN
     IF c.owner IS NOT NULL THEN DELETE FROM claims x WHERE x.owner = p_owner; END IF;
     UPDATE locks SET until = ends, crowd = l.crowd AND is_crowd(p_key)
     WHERE key = p_key;
-    token := l.token - l.tokens + 1;
-    RETURN;
+    RETURN l.token - l.tokens + 1;
   END IF;
   IF c.state IN ('g', 'h') THEN
     UPDATE claims SET state = 'h', until = ends WHERE owner = p_owner;
     -- Continues a run of readers that one hand-off could not finish.
     IF c.state = 'g' THEN PERFORM hand_off(l, now_us, NULL, false); END IF;
-    token := c.token - c.tokens + 1;
-    RETURN;
+    RETURN c.token - c.tokens + 1;
   END IF;
 
   IF c.owner IS NULL THEN
@@ -65,12 +61,10 @@ BEGIN
         UPDATE locks SET token = l.token, owner = NULL, grp = p_mode, sum = l.sum + p_n, crowd = true
         WHERE key = p_key;
       END IF;
-      token := l.token - p_tokens + 1;
-      RETURN;
+      RETURN l.token - p_tokens + 1;
     END IF;
     IF NOT p_queue THEN
-      token := 0;
-      RETURN;
+      RETURN 0;
     END IF;
     -- One query for each state: the index gives the last of each at once, and max() would read them all.
     INSERT INTO claims (owner, key, state, seq, mode, n, lim, ttl, proc, label, tokens, until)
@@ -97,10 +91,8 @@ BEGIN
     ELSE
       UPDATE claims SET state = 'h', until = ends WHERE owner = p_owner;
     END IF;
-    token := c.token - c.tokens + 1;
-    RETURN;
+    RETURN c.token - c.tokens + 1;
   END IF;
-  token := -1;
   SELECT * INTO c FROM claims x WHERE x.key = p_key AND x.state = 'w' ORDER BY x.seq LIMIT 1;
-  again := CASE WHEN c.proc = p_proc THEN next_look(l, now_us) ELSE 1000 END;
+  RETURN -CASE WHEN c.proc = p_proc THEN next_look(l, now_us) ELSE 1000 END;
 END $$;

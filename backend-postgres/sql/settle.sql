@@ -6,18 +6,19 @@
 -- A step that has notified never waits: NOTIFY locks out the notifications of the whole server until the commit
 -- has ended. If the client relies on it, it repeats the step, which then waits.
 --
+-- One expression, which becomes a part of its caller's: PL/pgSQL prepares each expression that it meets anew in every
+-- transaction, which is most of what a step costs.
+--
 -- p_relied  whether the client relies on what was done
 -- Reply     whether it may
 
-CREATE OR REPLACE FUNCTION :"schema".settle(p_relied boolean) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-  waits boolean := p_relied AND current_setting('fencelock.notified', true) IS DISTINCT FROM 'yes';
-  sync text := current_setting('synchronous_commit');
-BEGIN
-  IF NOT waits THEN
-    sync := set_config('synchronous_commit', 'off', true);
-  ELSIF sync IN ('off', 'local') THEN
-    sync := set_config('synchronous_commit', 'on', true);
-  END IF;
-  RETURN waits OR NOT p_relied;
-END $$;
+CREATE OR REPLACE FUNCTION :"schema".settle(p_relied boolean) RETURNS boolean LANGUAGE sql AS $$
+  SELECT CASE
+    WHEN NOT p_relied THEN set_config('synchronous_commit', 'off', true) = 'off'
+    WHEN current_setting('fencelock.notified', true) = 'yes'
+      THEN set_config('synchronous_commit', 'off', true) <> 'off'
+    WHEN current_setting('synchronous_commit') IN ('off', 'local')
+      THEN set_config('synchronous_commit', 'on', true) = 'on'
+    ELSE true
+  END
+$$;

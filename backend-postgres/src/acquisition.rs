@@ -66,19 +66,18 @@ impl Acquisition for PostgresAcquisition {
     async fn attempt(&self) -> Result<AttemptOutcome> {
         let sent = self.store.clock.now();
         let attempt = Attempt::of(&self.claim, self.of.clone());
-        let Answer::Attempt { token, again } =
-            self.store.server.ask(Request::Attempt(attempt)).await?
-        else {
+        let Answer::Attempt(reply) = self.store.server.ask(Request::Attempt(attempt)).await? else {
             return Err(protocol_error("attempt_1"));
         };
-        Ok(match (token, u64::try_from(token)) {
-            (1.., Ok(token)) => AttemptOutcome::Granted {
-                token: FencingToken::new(token),
+        Ok(match reply {
+            1.. => AttemptOutcome::Granted {
+                token: FencingToken::new(reply.unsigned_abs()),
                 valid_until: lease_end(sent, self.claim.ttl()),
             },
-            (0, _) => AttemptOutcome::Busy { rest: Residue::Nothing },
-            (-1, _) => AttemptOutcome::Waiting { check_after: self.store.check_after(again) },
-            _ => return Err(protocol_error("attempt_1")),
+            0 => AttemptOutcome::Busy { rest: Residue::Nothing },
+            _ => AttemptOutcome::Waiting {
+                check_after: self.store.check_after(reply.unsigned_abs()),
+            },
         })
     }
 

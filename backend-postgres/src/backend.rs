@@ -54,7 +54,7 @@ impl DistributedLock for Store {
             let owner = waiter.owner();
             match seen.iter().find(|(seen, _)| *seen == owner) {
                 Some((_, 0)) => WaiterCheck::Attempt,
-                Some((_, ms)) => WaiterCheck::Again(self.check_after(*ms)),
+                Some((_, ms)) => WaiterCheck::Again(self.check_after(ms.unsigned_abs().into())),
                 None => WaiterCheck::Again(self.check_again()),
             }
         };

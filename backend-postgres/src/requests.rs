@@ -92,8 +92,8 @@ pub(crate) fn micros(time: Duration) -> i64 {
 /// An answer of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// To an attempt.
-    Attempt { token: i64, again: i32 },
+    /// To an attempt: a token; 0, that the lock is busy; or less, the time until the look of a waiter, in ms.
+    Attempt(i64),
     /// To a release, and a renewal: whether it was there.
     There(bool),
     /// To a look: waiters of this process, and the time after which each is to attempt, in ms.
@@ -128,12 +128,8 @@ impl Request {
                     &patient,
                 ];
                 let rows = session.call(options, Function::Attempt, &arguments).await?;
-                let token = column(&rows, 0, "attempt_1")?;
-                if token == REPEAT {
-                    return Ok(None);
-                }
-                let again = column(&rows, 1, "attempt_1")?;
-                return Ok(Some(Answer::Attempt { token, again }));
+                let reply = column(&rows, 0, "attempt_1")?;
+                return Ok((reply != REPEAT).then_some(Answer::Attempt(reply)));
             }
             Request::Release(of) if patient => {
                 let rows = session.call(options, Function::Release, &[&of.key, &of.owner]).await?;
@@ -217,16 +213,16 @@ pub(crate) async fn steps(
     };
     let mut answers = vec![None; steps.len()];
     for row in of_steps {
-        let (at, token): (i32, i64) = (read(row, 0, "batch_1")?, read(row, 1, "batch_1")?);
+        let (at, reply): (i32, i64) = (read(row, 0, "batch_1")?, read(row, 1, "batch_1")?);
         let at = usize::try_from(at).ok().and_then(|at| at.checked_sub(1));
         let place = at.and_then(|at| Some((steps.get(at)?, answers.get_mut(at)?)));
         let (step, answer) = place.ok_or_else(|| protocol_error("batch_1"))?;
         *answer = match step {
-            _ if token == REPEAT => None,
+            _ if reply == REPEAT => None,
             // A release among them has notified a waiter, so that none has waited for the disk.
-            Request::Attempt(_) if token > 0 && !settled => None,
-            Request::Attempt(_) => Some(Answer::Attempt { token, again: read(row, 2, "batch_1")? }),
-            _ => Some(Answer::There(token > 0)),
+            Request::Attempt(_) if reply > 0 && !settled => None,
+            Request::Attempt(_) => Some(Answer::Attempt(reply)),
+            _ => Some(Answer::There(reply > 0)),
         };
     }
     Ok(answers)

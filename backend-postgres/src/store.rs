@@ -54,8 +54,8 @@ impl Store {
     }
 
     /// When to check a waiter, of which the server says so many ms.
-    pub(crate) fn check_after(&self, ms: i32) -> Duration {
-        let asked = Duration::from_millis(u64::try_from(ms).unwrap_or(0).max(1));
+    pub(crate) fn check_after(&self, ms: u64) -> Duration {
+        let asked = Duration::from_millis(ms.max(1));
         asked.min(self.check_again())
     }
 

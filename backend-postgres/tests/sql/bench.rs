@@ -38,14 +38,12 @@ pub(crate) enum Step {
 /// The reply to a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// What the function returned: a token, or a number.
+    /// What the function returned.
     pub(crate) number: i64,
-    /// In ms.
-    pub(crate) again: i32,
     /// Of a renewal or a look: owners, and in how many ms to look again.
     pub(crate) owners: Vec<(Uuid, i32)>,
     /// Of a batch, in the order of its steps.
-    pub(crate) steps: Vec<(i64, i32)>,
+    pub(crate) steps: Vec<i64>,
 }
 
 pub(crate) struct Bench {
@@ -131,16 +129,16 @@ impl Bench {
                 Reply { owners, ..Reply::default() }
             }
             Call::Batch(steps) => {
-                let mut replies: Vec<(i32, i64, i32)> =
-                    rows.iter().map(|row| (row.get(2), row.get(0), row.get(1))).collect();
+                let mut replies: Vec<(i32, i64)> =
+                    rows.iter().map(|row| (row.get(1), row.get(0))).collect();
                 replies.sort_unstable();
                 let places = replies.iter().map(|(place, ..)| *place);
                 let expected = 1..=i32::try_from(steps.len()).unwrap();
                 ensure(places.eq(expected), || format!("the places are {replies:?}"))?;
-                let steps = replies.into_iter().map(|(_, token, again)| (token, again)).collect();
+                let steps = replies.into_iter().map(|(_, reply)| reply).collect();
                 Reply { steps, ..Reply::default() }
             }
-            _ => Reply { number: rows[0].get(0), again: rows[0].get(1), ..Reply::default() },
+            _ => Reply { number: rows[0].get(0), ..Reply::default() },
         };
         Ok((reply, self.main.take_notes(), State::of(self.now, &read)?))
     }
@@ -149,9 +147,9 @@ impl Bench {
     fn repeated(&self, call: &Call) -> Result<(Vec<Row>, Vec<Vec<Row>>), String> {
         let (mut rows, mut read) = self.once(call)?;
         match call {
-            Call::Batch(steps) if rows.last().is_some_and(|row| row.get::<_, i32>(2) == 0) => {
+            Call::Batch(steps) if rows.last().is_some_and(|row| row.get::<_, i32>(1) == 0) => {
                 rows.pop();
-                rows.sort_by_key(|row| row.get::<_, i32>(2));
+                rows.sort_by_key(|row| row.get::<_, i32>(1));
                 let of_grant = |(step, row): (&Step, &Row)| {
                     let token: i64 = row.get(0);
                     let is_attempt = matches!(step, Step::Attempt { .. });
@@ -160,7 +158,7 @@ impl Bench {
                 let (granted, tokens): (Vec<_>, Vec<_>) =
                     steps.iter().zip(&rows).filter_map(of_grant).unzip();
                 let (mut confirmed, state) = self.once(&Call::Batch(granted))?;
-                confirmed.sort_by_key(|row| row.get::<_, i32>(2));
+                confirmed.sort_by_key(|row| row.get::<_, i32>(1));
                 let confirmed: Vec<i64> = confirmed.iter().map(|row| row.get(0)).collect();
                 equal("the tokens of the repetition", &confirmed, &tokens)?;
                 read = state;
@@ -176,7 +174,7 @@ impl Bench {
     fn once(&self, call: &Call) -> Result<(Vec<Row>, Vec<Vec<Row>>), String> {
         match call {
             Call::Attempt { claim, queue } => self.with_state(
-                "SELECT token, again FROM attempt_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, true)",
+                "SELECT attempt_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, true)",
                 &[
                     &claim.key,
                     &claim.owner,
@@ -191,7 +189,7 @@ impl Bench {
                 ],
             ),
             Call::Release(claim) => {
-                self.with_state("SELECT release_1($1, $2)::bigint, 0", &[&claim.key, &claim.owner])
+                self.with_state("SELECT release_1($1, $2)::bigint", &[&claim.key, &claim.owner])
             }
             Call::Renew(claims, ttl) => {
                 let keys: Vec<_> = claims.iter().map(|claim| &claim.key).collect();
@@ -201,7 +199,7 @@ impl Bench {
                 self.with_state(sql, &[&keys, &owners, &ttls])
             }
             Call::Downgrade(claim, ttl) => self.with_state(
-                "SELECT downgrade_1($1, $2, $3)::bigint, 0",
+                "SELECT downgrade_1($1, $2, $3)::bigint",
                 &[&claim.key, &claim.owner, ttl],
             ),
             Call::Look { process, keys, sample } => self.with_state(
@@ -209,7 +207,7 @@ impl Bench {
                 &[process, keys, sample],
             ),
             Call::Evict { key, id } => {
-                self.with_state("SELECT evict_1($1, $2)::bigint, 0", &[key, id])
+                self.with_state("SELECT evict_1($1, $2)::bigint", &[key, id])
             }
             Call::Batch(steps) => self.batch(steps),
         }
@@ -234,8 +232,7 @@ impl Bench {
         let tokens: Vec<_> = all.iter().map(|(_, claim, _)| claim.tokens).collect();
         // One process's, as that of a driver.
         let process = &all[0].1.process;
-        let sql =
-            "SELECT token, again, at FROM batch_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+        let sql = "SELECT reply, at FROM batch_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         self.with_state(
             sql,
             &[
@@ -280,7 +277,7 @@ impl Bench {
 
     /// Attempts, which must queue.
     pub(crate) fn queue(&mut self, claim: &Claim) -> Verdict {
-        equal("the reply to a waiter", &self.attempt(claim)?, &-1)
+        is_queued("the reply to a waiter", self.attempt(claim)?)
     }
 
     pub(crate) fn try_once(&mut self, claim: &Claim) -> Result<i64, String> {
@@ -318,6 +315,11 @@ impl Bench {
         }
         Err("it does not wait".into())
     }
+}
+
+/// Whether a reply to an attempt tells a waiter when to look.
+pub(crate) fn is_queued(what: &str, reply: i64) -> Verdict {
+    ensure((-1000..=-20).contains(&reply), || format!("{what}: {reply}"))
 }
 
 pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {

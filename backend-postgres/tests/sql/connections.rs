@@ -248,7 +248,7 @@ impl ClientOf {
             let mut token =
                 self.batch(&[('a', &claim)], true).await?.map_or(-1, |replies| replies[0]);
             if token == -2 {
-                let sql = "SELECT token FROM fencelock.attempt_1(
+                let sql = "SELECT fencelock.attempt_1(
                   $1, $2, $3, 1, 2, $4, $5, '', true, $6, true)";
                 let (key, mode) = (claim.key(), char_of(claim.mode));
                 let (process, tokens) = (self.process(), claim.tokens());
@@ -311,7 +311,7 @@ impl ClientOf {
             &letters, &keys, &owners, &modes, &ones, &twos, &ttls, &labels, &queues, &tokens,
             &process,
         ];
-        let sql = "SELECT token FROM fencelock.batch_1(
+        let sql = "SELECT reply FROM fencelock.batch_1(
           $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) WHERE at > 0 ORDER BY at";
         let rows = self.ask(sql, params).await?;
         Ok(rows.map(|rows| rows.iter().map(|row| row.get(0)).collect()))

@@ -8,9 +8,7 @@ use super::rules::Effects;
 pub(super) fn judge(effects: &Effects<'_>) -> Verdict {
     let reply = effects.reply;
     match effects.call {
-        Call::Attempt { claim, queue } => {
-            attempt(effects, claim, *queue, (reply.number, reply.again))
-        }
+        Call::Attempt { claim, queue } => attempt(effects, claim, *queue, reply.number),
         Call::Release(claim) => release(effects, claim, reply.number),
         Call::Renew(claims, ttl) => {
             claims.iter().try_for_each(|claim| renewal(effects, claim, *ttl))
@@ -21,17 +19,17 @@ pub(super) fn judge(effects: &Effects<'_>) -> Verdict {
         Call::Batch(steps) => {
             steps.iter().zip(&reply.steps).try_for_each(|(step, reply)| match step {
                 Step::Attempt { claim, queue } => attempt(effects, claim, *queue, *reply),
-                Step::Release(claim) => release(effects, claim, reply.0),
+                Step::Release(claim) => release(effects, claim, *reply),
             })
         }
     }
 }
 
-fn attempt(effects: &Effects<'_>, claim: &Claim, queue: bool, reply: (i64, i32)) -> Verdict {
+fn attempt(effects: &Effects<'_>, claim: &Claim, queue: bool, reply: i64) -> Verdict {
     let (before, after) = effects.lock(claim);
     let now = effects.after.now;
     match reply {
-        (token @ 1.., 0) => {
+        token @ 1.. => {
             let grant = after.grant(claim.owner).ok_or("granted, and not in the rows")?;
             equal("the grant's token", &grant.first, &token)?;
             equal("the reserved tokens", &(grant.last - token), &i64::from(claim.tokens - 1))?;
@@ -43,16 +41,16 @@ fn attempt(effects: &Effects<'_>, claim: &Claim, queue: bool, reply: (i64, i32))
                 _ => Ok(()),
             }
         }
-        (-1, again @ 20..=1000) => {
+        -1000..=-20 => {
             // A later step of the same batch may have handed off to it.
             let is_batch = matches!(effects.call, Call::Batch(_));
             let is_queued = after.claim(claim.owner).is_some_and(|c| c.state == 'w' || is_batch);
             ensure(is_queued, || "not in the queue".into())?;
             let first = after.claims.iter().find(|claim| claim.state == 'w');
             let is_first = first.is_some_and(|first| first.process == claim.process);
-            ensure(is_first || is_batch || again == 1000, || format!("looks after {again} ms"))
+            ensure(is_first || is_batch || reply == -1000, || format!("looks after {reply} ms"))
         }
-        (0, 0) => {
+        0 => {
             ensure(!queue, || "busy, but it would queue".into())?;
             let is_left = after.claim(claim.owner).is_some() || after.grant(claim.owner).is_some();
             ensure(!is_left, || "busy, and still there".into())?;
@@ -63,7 +61,7 @@ fn attempt(effects: &Effects<'_>, claim: &Claim, queue: bool, reply: (i64, i32))
             let is_batch = matches!(effects.call, Call::Batch(_));
             ensure(!is_free || is_guarded || is_batch, || "busy, but free".into())
         }
-        _ => Err(format!("the reply is {reply:?}")),
+        _ => Err(format!("the reply is {reply}")),
     }
 }
 

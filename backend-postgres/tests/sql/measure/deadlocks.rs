@@ -54,7 +54,7 @@ fn batches_never_deadlock() {
 async fn work(config: Config, seed: u64, made: Arc<AtomicU64>, all: u64) -> u64 {
     let sql = connected(&config).await;
     sql.batch_execute("SET search_path = fencelock").await.unwrap();
-    let batch = "SELECT token FROM batch_1($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, 'p') WHERE at > 0 ORDER BY at";
+    let batch = "SELECT reply FROM batch_1($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, 'p') WHERE at > 0 ORDER BY at";
     let batch = sql.prepare(batch).await.unwrap();
     let (mut rng, mut alone) = (StdRng::seed_from_u64(seed), 0);
     let mut held = Claims::new();

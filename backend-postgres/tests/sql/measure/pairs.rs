@@ -71,7 +71,7 @@ struct Ours<'a> {
 
 impl Ours<'_> {
     async fn new(sql: &Client) -> Ours<'_> {
-        let attempt = "SELECT token, again FROM fencelock.attempt_1(
+        let attempt = "SELECT fencelock.attempt_1(
           $1, $2, 'x', 1, 1, 30000000, 'p', '', true, 1, true)";
         let release = "SELECT fencelock.release_1($1, $2)";
         let batch = "SELECT * FROM fencelock.batch_1($1, $2, $3, $4, $5, $5, $6, $7, $8, $9, 'p')";

@@ -45,7 +45,7 @@ impl Process {
         });
         let channel = format!("fl_{number:016x}");
         sql.batch_execute(&format!("LISTEN {channel}; SET search_path = fencelock")).await.unwrap();
-        let attempt = "SELECT token, again FROM attempt_1(
+        let attempt = "SELECT attempt_1(
           $1, $2, 'x', 1, 1, 30000000, $3, '', true, 1, true)";
         let prepare = async |text: &str| sql.prepare(text).await.unwrap();
         let (attempt, release, look) = (
@@ -87,11 +87,11 @@ impl Process {
         loop {
             let params: [&(dyn ToSql + Sync); 3] = [&key, &owner, &self.channel];
             let row = self.call(&self.attempt, &params).await;
-            let (token, again): (i64, i32) = (row.get(0), row.get(1));
-            if token > 0 {
+            let reply: i64 = row.get(0);
+            if reply > 0 {
                 break;
             }
-            let again = Duration::from_millis(again.try_into().unwrap());
+            let again = Duration::from_millis(reply.unsigned_abs());
             if again == NOT_FIRST {
                 woken.notified().await;
             } else if tokio::time::timeout(again, woken.notified()).await.is_err() {

@@ -31,9 +31,8 @@ async fn steps(mode: &str, limit: Duration) {
     sql.batch_execute(&fencelock_postgres::schema::script("fencelock")).await.unwrap();
     sql.batch_execute("SET search_path = fencelock").await.unwrap();
     let key = b"lock".as_slice();
-    let attempt = format!(
-        "SELECT token FROM attempt_1($1, $2, '{mode}', 1, 1, 300000000, 'p', '', true, 1, true)"
-    );
+    let attempt =
+        format!("SELECT attempt_1($1, $2, '{mode}', 1, 1, 300000000, 'p', '', true, 1, true)");
     let release = "SELECT release_1($1, $2)";
     let first = Uuid::from_u128(0);
     let of = |n: usize| Uuid::from_u128(1 + n as u128);

@@ -8,10 +8,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "pg_catalog.clock_timestamp()",
      "pg_catalog.now()"),
     ("a token is a counter of the row",
-     "greatest(l.token + p_tokens, now_us + p_tokens - 1)",
-     "l.token + p_tokens"),
+     "greatest(k.token + p_tokens, now_us + p_tokens - 1)",
+     "k.token + p_tokens"),
     ("a token is the time alone",
-     "greatest(l.token + p_tokens, now_us + p_tokens - 1)",
+     "greatest(k.token + p_tokens, now_us + p_tokens - 1)",
      "now_us + p_tokens - 1"),
     ("a token handed off is a counter",
      "greatest(l.token + c.tokens, now_us + c.tokens - 1)",
@@ -23,23 +23,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "VALUES (p_key, now_us + p_tokens - 1, p_tokens, p_owner,",
      "VALUES (p_key, nextval('clock'), p_tokens, p_owner,"),
     ("a token is from a sequence",
-     "greatest(l.token + p_tokens, now_us + p_tokens - 1)",
+     "greatest(k.token + p_tokens, now_us + p_tokens - 1)",
      "nextval('clock')"),
     ("a token handed off is from a sequence",
      "greatest(l.token + c.tokens, now_us + c.tokens - 1)",
      "nextval('clock')"),
     ("tokens are not reserved",
-     "greatest(l.token + p_tokens, now_us + p_tokens - 1)",
-     "greatest(l.token + 1, now_us)"),
+     "greatest(k.token + p_tokens, now_us + p_tokens - 1)",
+     "greatest(k.token + 1, now_us)"),
     ("tokens are not reserved in a hand-off",
      "greatest(l.token + c.tokens, now_us + c.tokens - 1)",
      "greatest(l.token + 1, now_us)"),
     ("the last token is answered",
-     "token := l.token - l.tokens + 1;",
-     "token := l.token;"),
+     "RETURNING k.token - k.tokens + 1 INTO",
+     "RETURNING k.token INTO"),
+    ("the last token is answered to a repetition",
+     "RETURN l.token - l.tokens + 1;",
+     "RETURN l.token;"),
     ("a reader's last token is answered",
-     "token := c.token - c.tokens + 1;",
-     "token := c.token;"),
+     "RETURN c.token - c.tokens + 1;",
+     "RETURN c.token;"),
     ("reserved tokens of the last grant are checked",
      "BETWEEN k.token - k.tokens + 1 AND k.token",
      "BETWEEN k.token - k.tokens AND k.token"),
@@ -66,19 +69,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "(k.owner IS NULL OR k.owner = p_owner OR k.until <= us() + 1000)"),
     ("a fast attempt locks the row of a busy lock",
      "\n      AND (k.owner IS NULL OR k.owner = p_owner OR k.until <= us())\n    FOR UPDATE SKIP LOCKED;\n    IF FOUND THEN",
-     "\n    FOR UPDATE SKIP LOCKED;\n    IF FOUND AND (l.owner IS NULL OR l.owner = p_owner OR l.until <= us()) THEN"),
+     "\n    FOR UPDATE SKIP LOCKED;\n    IF FOUND AND EXISTS (SELECT FROM locks k WHERE k.key = p_key\n      AND (k.owner IS NULL OR k.owner = p_owner OR k.until <= us())) THEN"),
     ("a fast grant that an old check passes over",
-     " AND (owner = p_owner OR locks.xmax = pg_current_xact_id()::xid)",
+     " AND (k.owner = p_owner OR k.xmax = pg_current_xact_id()::xid)",
      ""),
     ("a new row waits for a renewal",
      "ELSIF NOT EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN",
      "ELSE"),
     ("a repetition is a new grant",
-     "IF l.owner IS DISTINCT FROM p_owner THEN\n        --",
-     "IF true THEN\n        --"),
+     "CASE k.owner WHEN p_owner THEN k.token ELSE",
+     "CASE WHEN false THEN k.token ELSE"),
+    ("a repetition reserves anew",
+     "CASE k.owner WHEN p_owner THEN k.tokens ELSE",
+     "CASE WHEN false THEN k.tokens ELSE"),
     ("a repetition does not extend",
-     "owner = p_owner, until = now_us + p_ttl,\n        proc",
-     "owner = p_owner, until = greatest(until, now_us + 1),\n        proc"),
+     "owner = p_owner, until = now_us + p_ttl, proc",
+     "owner = p_owner, until = greatest(k.until, now_us + 1), proc"),
     ("a busy attempt locks the row",
      "IF l.owner <> p_owner AND l.until > us() OR l.grp <> p_mode",
      "IF l.grp <> p_mode"),
@@ -94,8 +100,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
      " THEN"),
     ("a busy attempt waits in the queue",
      r"    IF NOT p_queue THEN
-      token := 0;
-      RETURN;
+      RETURN 0;
     END IF;
     --",
      "    --"),
@@ -116,8 +121,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     END IF;
     EXIT WHEN FOUND;
     IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
-      token := -2;
-      RETURN;
+      RETURN -2;
     END IF;
     INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
   END LOOP;
@@ -132,8 +136,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     END IF;
     EXIT WHEN FOUND;
     IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
-      token := -2;
-      RETURN;
+      RETURN -2;
     END IF;
     INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
   END LOOP;

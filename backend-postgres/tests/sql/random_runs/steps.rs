@@ -34,8 +34,8 @@ impl RandomRun<'_> {
         let claim = self.actors[n].claim.clone();
         self.actors[n].belief = match reply {
             1.. => Belief::Holds(reply, now + claim.ttl),
-            -1 => Belief::Waits,
-            _ => {
+            ..0 => Belief::Waits,
+            0 => {
                 self.actors[n].claim = self.new_claim(Some(&claim.process));
                 Belief::Idle
             }
@@ -177,7 +177,7 @@ impl RandomRun<'_> {
             });
         }
         let Some(reply) = self.call(&Call::Batch(steps.clone()))? else { return Ok(()) };
-        for ((n, step), (number, _)) in all.iter().zip(&steps).zip(reply.steps) {
+        for ((n, step), number) in all.iter().zip(&steps).zip(reply.steps) {
             match step {
                 Step::Attempt { .. } => self.believe(*n, number)?,
                 Step::Release(_) => {

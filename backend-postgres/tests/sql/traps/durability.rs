@@ -119,7 +119,7 @@ fn notifying(bench: &mut Bench) -> Verdict {
         let free = Claim::exclusive(3).key(b"free");
         let owners = format!("'{}', '{}'", holder.owner, free.owner);
         let batch = format!(
-            "SELECT at, token FROM batch_1('{{r,a}}', '{{lock,free}}', ARRAY[{owners}]::uuid[], '{{x,x}}', \
+            "SELECT at, reply FROM batch_1('{{r,a}}', '{{lock,free}}', ARRAY[{owners}]::uuid[], '{{x,x}}', \
              '{{1,1}}', '{{1,1}}', '{{9000000,9000000}}', '{{\"\",\"\"}}', '{{true,true}}', '{{1,1}}', 'p')"
         );
         let mut replies = Vec::new();

@@ -127,12 +127,12 @@ fn nulls(bench: &mut Bench) -> Verdict {
         bench.main.run(&format!("SELECT * FROM {call}")).map_err(|why| format!("{call}: {why}"))?;
         equal(&call, &bench.state()?, &before)?;
     }
-    let sql = format!("SELECT token FROM {}", steps("'r'", "'lock'", "NULL"));
+    let sql = format!("SELECT reply FROM {}", steps("'r'", "'lock'", "NULL"));
     let reply = bench.main.query(&sql, &[])?;
     equal("a release of no owner", &reply[0].get::<_, Option<i64>>(0), &None)?;
     for missing in 1..ATTEMPT.len() {
         let step = attempt_without(missing);
-        let reply = bench.main.query(&format!("SELECT token FROM {step}"), &[])?;
+        let reply = bench.main.query(&format!("SELECT reply FROM {step}"), &[])?;
         equal(&step, &reply[0].get::<_, Option<i64>>(0), &None)?;
         equal(&step, &bench.state()?, &before)?;
     }

@@ -278,7 +278,9 @@ fn missing(bench: &mut Bench) -> Verdict {
 
 fn next_look(bench: &mut Bench) -> Verdict {
     let of = |bench: &mut Bench, claim: &Claim| -> Result<i32, String> {
-        Ok(bench.call(&Call::Attempt { claim: claim.clone(), queue: true })?.0.again)
+        let reply = bench.attempt(claim)?;
+        is_queued("the attempt", reply)?;
+        Ok(i32::try_from(-reply).unwrap())
     };
     for holder in [Claim::exclusive(1), Claim::shared(1)] {
         for (ttl, expected) in [(300_000, 301), (1000, 20), (LONG, 1000)] {
