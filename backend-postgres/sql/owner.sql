@@ -11,6 +11,13 @@ DECLARE
   strange text;
   version int;
 BEGIN
+  -- What follows must see what others have committed while this waited for them.
+  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'this script needs the isolation level READ COMMITTED, and the transaction has %',
+      upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'object_not_in_prerequisite_state',
+        HINT = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED.';
+  END IF;
   SELECT o.what INTO strange FROM (
     SELECT 'it', n.nspowner FROM pg_namespace n WHERE n.oid = found
     UNION ALL

@@ -87,6 +87,24 @@ fn two_programs_create_the_schema_at_once() {
     });
 }
 
+/// A snapshot from before the wait for another session would show neither whose schema it has made, nor which
+/// functions were there.
+#[test]
+fn the_script_refuses_a_snapshot_from_before_its_wait() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let client = connected(&config(&server)).await;
+        let script = schema::script("fencelock");
+        for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+            client.batch_execute(&format!("BEGIN ISOLATION LEVEL {level}")).await.unwrap();
+            let error = text_of(&client.batch_execute(&script).await.unwrap_err());
+            assert!(error.contains("needs the isolation level READ COMMITTED"), "{error}");
+            client.batch_execute("ROLLBACK").await.unwrap();
+        }
+        client.batch_execute(&format!("BEGIN; {script}; COMMIT")).await.unwrap();
+    });
+}
+
 #[test]
 fn any_name_is_a_schema() {
     let names = [
