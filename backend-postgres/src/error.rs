@@ -61,14 +61,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("FL001", meaning(ErrorKind::Lost, Remedy::None, "")),
     ("0A000", elsewhere("the functions were replaced")),
     ("22021", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
-    (
-        "22P05",
-        meaning(
-            ErrorKind::InvalidArgument,
-            Remedy::None,
-            "the name of the schema has a character that the database's encoding lacks",
-        ),
-    ),
+    ("22P05", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
     ("25006", elsewhere("the server is a standby, or read-only")),
     // Only a check in the user's own transaction meets it.
     (
@@ -83,7 +76,7 @@ const TABLE: &[(&str, Meaning)] = &[
     (
         "25P04",
         elsewhere(
-            "the server ended the session: is the transaction_timeout of the URL's user too short?",
+            "the server ended the session: is its transaction_timeout, of the role or the database, too short?",
         ),
     ),
     ("26000", A_POOLER),
@@ -110,7 +103,7 @@ const TABLE: &[(&str, Meaning)] = &[
     (
         "57014",
         later(
-            "the server cancelled the statement: is the statement_timeout of the URL's user too short?",
+            "the server cancelled the statement: is the statement_timeout, of the role or the database, too short?",
         ),
     ),
     ("57P03", elsewhere("the server is starting or stopping")),

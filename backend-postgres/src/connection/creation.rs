@@ -5,7 +5,7 @@ use fencelock_core::{Error, ErrorKind, Result};
 use tokio_postgres::types::Type;
 
 use super::options::ConnectOptions;
-use super::session::Session;
+use super::session::{Session, patient};
 use crate::error::{MAKE_SCHEMA, explain, meaning_of, read_setting, unreachable, words_of_server};
 use crate::schema;
 
@@ -34,6 +34,13 @@ impl ConnectOptions {
                 let state = error.as_db_error().map(|error| error.code().code().to_owned());
                 return match state.as_deref() {
                     Some("3F000" | "42883") => Ok(Some(explain(&error))),
+                    Some("22P05") => Err(Error::new(
+                        ErrorKind::InvalidArgument,
+                        format!(
+                            "the schema {schema} has a character that the database's encoding lacks: name \
+                             another one in the URL (schema=NAME)"
+                        ),
+                    )),
                     _ => session.state.observe(Err(error), &session.host),
                 };
             }
@@ -56,10 +63,8 @@ impl ConnectOptions {
         // The server ends the wait for another client by itself: it does not notice that this one has given up,
         // and has left its next attempt to wait too.
         let begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = {}; \
-             DO $$ BEGIN SET LOCAL client_connection_check_interval = '1s'; \
-             EXCEPTION WHEN invalid_parameter_value THEN NULL; END $$; \
-             {}",
+            "BEGIN ISOLATION LEVEL READ COMMITTED; {} SET LOCAL lock_timeout = {}; {}",
+            patient("SET LOCAL"),
             (self.timeouts.connect / 2).as_millis().max(1),
             schema::lock(&self.schema),
         );

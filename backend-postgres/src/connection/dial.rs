@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::options::{ConnectOptions, Host, without_nul};
-use super::session::{Session, SessionState};
+use super::session::{Session, SessionState, patient};
 use super::supervised::PushHandler;
 use crate::error::{Remedy, meaning_of, no_login, read_setting, unreachable, words_of};
 use crate::schema;
@@ -253,20 +253,16 @@ impl ConnectOptions {
 
     /// Settings of a session of one's own, and its statements; none when their names are taken.
     async fn get_ready(&self, session: &Session) -> Result<Option<Vec<tokio_postgres::Statement>>> {
-        // Not every system can check a connection, and transaction_timeout is new in 17. And a request of the
-        // session that this one replaces must not arrive behind a later one of this; the user that logged in may
-        // end it, a role of its settings may not.
+        // A request of the session that this one replaces must not arrive behind a later one of this; the user that
+        // logged in may end it, a role of its settings may not.
         let settings = format!(
             "SET default_transaction_isolation = 'read committed'; \
-             SET statement_timeout = 0; SET idle_session_timeout = 0; \
-             DO $$ BEGIN SET client_connection_check_interval = '1s'; \
-             EXCEPTION WHEN invalid_parameter_value THEN NULL; END $$; \
-             DO $$ BEGIN SET transaction_timeout = 0; \
-             EXCEPTION WHEN undefined_object THEN NULL; END $$; LISTEN {}; \
+             SET idle_session_timeout = 0; {} LISTEN {}; \
              SET ROLE NONE; \
              SELECT pg_terminate_backend(pid, {END_WITHIN_MS}) FROM pg_stat_activity \
              WHERE application_name = {} AND usename = session_user AND pid <> pg_backend_pid(); \
              RESET ROLE",
+            patient("SET"),
             schema::quoted(&self.cells_channel),
             schema::literal(&self.session_name),
         );

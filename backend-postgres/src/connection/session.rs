@@ -69,6 +69,20 @@ impl ToSql for Hidden<'_> {
     to_sql_checked!();
 }
 
+/// The statements after which the server ends no statement and no transaction for its length, and every one whose
+/// client is gone; `set` is `SET`, or `SET LOCAL` for one transaction. Not every system can check a connection, and
+/// `transaction_timeout` is new in 17.
+pub(super) fn patient(set: &str) -> String {
+    let if_known = |setting: &str, error: &str| {
+        format!("DO $$ BEGIN {set} {setting}; EXCEPTION WHEN {error} THEN NULL; END $$;")
+    };
+    format!(
+        "{set} statement_timeout = 0; {} {}",
+        if_known("transaction_timeout = 0", "undefined_object"),
+        if_known("client_connection_check_interval = '1s'", "invalid_parameter_value"),
+    )
+}
+
 impl Session {
     /// Whether it has a session of the server for itself, so that notifications arrive.
     pub(crate) fn is_direct(&self) -> bool {
