@@ -75,9 +75,10 @@ impl Acquisition for PostgresAcquisition {
                 valid_until: lease_end(sent, self.claim.ttl()),
             },
             0 => AttemptOutcome::Busy { rest: Residue::Nothing },
-            _ => AttemptOutcome::Waiting {
+            ..=-20 => AttemptOutcome::Waiting {
                 check_after: self.store.check_after(reply.unsigned_abs()),
             },
+            _ => return Err(protocol_error("attempt_1")),
         })
     }
 

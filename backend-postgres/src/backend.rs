@@ -54,7 +54,9 @@ impl DistributedLock for Store {
             let owner = waiter.owner();
             match seen.iter().find(|(seen, _)| *seen == owner) {
                 Some((_, 0)) => WaiterCheck::Attempt,
-                Some((_, ms)) => WaiterCheck::Again(self.check_after(ms.unsigned_abs().into())),
+                Some((_, ms)) => {
+                    WaiterCheck::Again(self.check_after(u64::try_from(*ms).unwrap_or(0)))
+                }
                 None => WaiterCheck::Again(self.check_again()),
             }
         };
