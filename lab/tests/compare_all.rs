@@ -37,6 +37,10 @@ fn is_measured(store: &Value) -> bool {
     store["failures"] == serde_json::json!([])
 }
 
+fn are_most(stores: &[Value], those: fn(&Value) -> bool) -> bool {
+    stores.iter().filter(|store| those(store)).count() >= stores.len() / 2
+}
+
 fn assert_measured(store: &Value, word: &str) {
     for list in ["own_locks", "one_lock", "shared_locks"] {
         let points = store[list].as_array().expect("points");
@@ -73,22 +77,30 @@ fn assert_faults(store: &Value, word: &str) {
     }
 }
 
+/// The disk of a shared machine can be slow for a minute, in which most of them would be left out.
+const TRIES: usize = 3;
+
 #[tokio::test]
 async fn every_store_is_compared() {
     let directory = directory();
-    let (code, printed) = run(&directory, &["--quick"]).await;
-    assert_eq!(code, 0, "{printed}");
-    let figures = figures(&directory);
-    let stores = figures["stores"].as_array().expect("stores");
+    let (mut stores, mut printed) = (Vec::new(), String::new());
+    for _ in 0..TRIES {
+        let code;
+        (code, printed) = run(&directory, &["--quick"]).await;
+        assert_eq!(code, 0, "{printed}");
+        stores = figures(&directory)["stores"].as_array().expect("stores").clone();
+        stores.iter().for_each(assert_whole);
+        if are_most(&stores, is_measured) && are_most(&stores, is_broken) {
+            break;
+        }
+    }
     let names: Vec<&str> = stores.iter().filter_map(|store| store["store"].as_str()).collect();
     let all = "memory file postgres postgres-failover redis redis-aof redis-failover redis-sentinel \
                redlock-3 redlock-5 zookeeper zookeeper-3";
     assert_eq!(names.join(" "), all, "{printed}");
-    stores.iter().for_each(assert_whole);
-    let measured = stores.iter().filter(|store| is_measured(store)).count();
-    assert!(measured >= stores.len() / 2, "only {measured} stores were measured: {printed}");
+    assert!(are_most(&stores, is_measured), "too few stores were measured: {printed}");
+    assert!(are_most(&stores, is_broken), "too few stores were broken: {printed}");
     let broken = || stores.iter().filter(|store| is_broken(store));
-    assert!(broken().count() >= stores.len() / 2, "too few stores were broken: {printed}");
     let all = |what: &str| broken().map(|store| count(&store["faults"], what)).sum::<u64>();
     // Not from each of them: a slow store, for example on a busy machine, has little to forget.
     assert!(all("overlaps") > 0, "nothing shows what {FORGETFUL:?} forget");

@@ -71,7 +71,7 @@ fn guarded_transactions_lose_no_count() {
 /// The test above can fail.
 #[test]
 fn wrong_functions_lose_counts() {
-    const TRIES: usize = 20;
+    const TRIES: usize = 60;
     let mutants: [(_, _, &[(&str, &str)]); 4] = [
         (
             "a check locks nothing",
