@@ -277,7 +277,7 @@ impl Bench {
 
     /// Attempts, which must queue.
     pub(crate) fn queue(&mut self, claim: &Claim) -> Verdict {
-        is_queued("the reply to a waiter", self.attempt(claim)?)
+        ensure_queued("the reply to a waiter", self.attempt(claim)?)
     }
 
     pub(crate) fn try_once(&mut self, claim: &Claim) -> Result<i64, String> {
@@ -317,8 +317,8 @@ impl Bench {
     }
 }
 
-/// Whether a reply to an attempt tells a waiter when to look.
-pub(crate) fn is_queued(what: &str, reply: i64) -> Verdict {
+/// A reply to an attempt must tell a waiter when to look.
+pub(crate) fn ensure_queued(what: &str, reply: i64) -> Verdict {
     ensure((-1000..=-20).contains(&reply), || format!("{what}: {reply}"))
 }
 

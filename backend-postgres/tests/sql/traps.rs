@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::Verdict;
-use super::bench::{Bench, Call, START, Step, ensure, equal, is_queued};
+use super::bench::{Bench, Call, START, Step, ensure, ensure_queued, equal};
 use super::claim::{Claim, LONG, SECOND};
 
 mod admin;

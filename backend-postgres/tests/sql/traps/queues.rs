@@ -279,7 +279,7 @@ fn missing(bench: &mut Bench) -> Verdict {
 fn next_look(bench: &mut Bench) -> Verdict {
     let of = |bench: &mut Bench, claim: &Claim| -> Result<i32, String> {
         let reply = bench.attempt(claim)?;
-        is_queued("the attempt", reply)?;
+        ensure_queued("the attempt", reply)?;
         Ok(i32::try_from(-reply).unwrap())
     };
     for holder in [Claim::exclusive(1), Claim::shared(1)] {
