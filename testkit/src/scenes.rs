@@ -110,7 +110,7 @@ pub async fn released_while_down(
 /// # Panics
 /// When two hold at once, or the work does not end.
 pub async fn flapping(proxy: &Proxy, clients: &[Locks]) {
-    const GRANTS: usize = 10;
+    const GRANTS: usize = 30;
     let flapping = proxy.flap(ms(300), ms(700), Close::Reset, NewConnections::Closed);
     flapping.await.expect("the connections flap");
     let register = Arc::new(ProtectedRegister::checking());
