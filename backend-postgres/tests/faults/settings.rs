@@ -25,7 +25,7 @@ async fn works(one: &Locks, other: &Locks) {
 /// A server whose databases have this encoding.
 async fn in_encoding(encoding: &str) -> TestPostgres {
     let options = PostgresOptions::new().initdb("-E").initdb(encoding).initdb("--locale=C");
-    options.start().await.unwrap()
+    options.start().await.expect("it starts")
 }
 
 /// Fault 58: postgres
