@@ -83,16 +83,16 @@ BEGIN
   END IF;
 
   l := hand_off(l, now_us, p_owner, false);
-  SELECT * INTO c FROM claims x WHERE x.owner = p_owner;
-  IF c.state = 'g' THEN
-    IF p_mode = 'x' THEN
-      DELETE FROM claims x WHERE x.owner = p_owner;
-      UPDATE locks SET until = ends, crowd = is_crowd(p_key) WHERE key = p_key;
-    ELSE
-      UPDATE claims SET state = 'h', until = ends WHERE owner = p_owner;
-    END IF;
-    RETURN c.token - c.tokens + 1;
+  IF l.owner = p_owner THEN
+    DELETE FROM claims x WHERE x.owner = p_owner;
+    UPDATE locks SET until = ends, crowd = is_crowd(p_key) WHERE key = p_key;
+    RETURN l.token - l.tokens + 1;
   END IF;
-  SELECT * INTO c FROM claims x WHERE x.key = p_key AND x.state = 'w' ORDER BY x.seq LIMIT 1;
+  IF p_mode <> 'x' THEN
+    UPDATE claims SET state = 'h', until = ends WHERE owner = p_owner AND state = 'g' RETURNING * INTO c;
+    IF FOUND THEN RETURN c.token - c.tokens + 1; END IF;
+  END IF;
+  SELECT * INTO c FROM claims x
+  WHERE x.key = p_key AND x.state = 'w' AND x.owner IS DISTINCT FROM l.owner ORDER BY x.seq LIMIT 1;
   RETURN -CASE WHEN c.proc = p_proc THEN next_look(l, now_us) ELSE 1000 END;
 END $$;

@@ -28,7 +28,8 @@ BEGIN
     WHERE x.key = p_key AND x.state IN ('g', 'h') AND x.mode <> 'x' AND x.token - x.tokens + 1 = number;
   ELSE
     SELECT x.owner, x.proc INTO victim FROM claims x
-    WHERE x.key = p_key AND x.state IN ('w', 'l') AND x.seq = number;
+    WHERE x.key = p_key AND x.seq = number AND (x.state = 'l' OR x.state = 'w'
+      AND NOT EXISTS (SELECT FROM locks k WHERE k.key = p_key AND k.owner = x.owner));
   END IF;
   IF NOT FOUND THEN RETURN 0; END IF;
   removed := remove_claim(p_key, victim.owner, true);

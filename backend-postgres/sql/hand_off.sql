@@ -17,7 +17,8 @@ DECLARE
   grants boolean := false;
 BEGIN
   IF l.owner IS NOT NULL AND l.until <= now_us THEN
-    UPDATE claims SET state = 'l', until = now_us + 3000000 WHERE key = l.key AND state = 'g';
+    UPDATE claims x SET state = 'l', until = now_us + 3000000
+    WHERE x.owner = l.owner AND x.key = l.key AND x.state = 'w';
     GET DIAGNOSTICS late = ROW_COUNT;
   END IF;
   IF l.grp IS NOT NULL THEN
@@ -62,7 +63,6 @@ BEGIN
     EXIT WHEN NOT grants;
     l.token := greatest(l.token + c.tokens, now_us + c.tokens - 1);
     c.until := now_us + least(2000000, c.ttl);
-    UPDATE claims SET state = 'g', token = l.token, until = c.until WHERE owner = c.owner;
     IF c.mode = 'x' THEN
       l.owner := c.owner;
       l.until := c.until;
@@ -70,6 +70,7 @@ BEGIN
       l.proc := c.proc;
       l.label := c.label;
     ELSE
+      UPDATE claims SET state = 'g', token = l.token, until = c.until WHERE owner = c.owner;
       l.owner := NULL;
       l.grp := c.mode;
       l.sum := l.sum + c.n;

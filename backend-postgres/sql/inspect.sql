@@ -9,7 +9,9 @@ RETURNS TABLE (id text, holds boolean, mode "char", n bigint, lim bigint, label 
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE now_us bigint := us();
+DECLARE
+  now_us bigint := us();
+  handed_to uuid := (SELECT k.owner FROM locks k WHERE k.key = p_key);
 BEGIN
   RETURN QUERY
     WITH holders AS (
@@ -23,7 +25,7 @@ BEGIN
       FROM holders h
       UNION ALL
       SELECT 'w' || x.seq, false, x.mode, x.n, x.lim, x.label, 0, x.seq FROM claims x
-      WHERE x.key = p_key AND x.state IN ('w', 'l')
+      WHERE x.key = p_key AND (x.state = 'l' OR x.state = 'w' AND x.owner IS DISTINCT FROM handed_to)
         -- One of a dead process is removed by the next hand-off.
         AND (x.until >= now_us
           OR EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us))

@@ -36,8 +36,12 @@ BEGIN
       END IF;
     END IF;
     RETURN QUERY SELECT x.owner, 0 FROM claims x
-      WHERE x.key = the_key AND x.state IN ('g', 'l') AND x.proc = p_proc;
-    SELECT * INTO c FROM claims x WHERE x.key = the_key AND x.state = 'w' ORDER BY x.seq LIMIT 1;
+      WHERE x.key = the_key AND x.state IN ('g', 'l') AND x.proc = p_proc
+      UNION ALL
+      SELECT x.owner, 0 FROM claims x
+      WHERE x.owner = l.owner AND x.key = the_key AND x.state = 'w' AND x.proc = p_proc;
+    SELECT * INTO c FROM claims x
+    WHERE x.key = the_key AND x.state = 'w' AND x.owner IS DISTINCT FROM l.owner ORDER BY x.seq LIMIT 1;
     IF FOUND AND c.proc = p_proc THEN
       owner := c.owner;
       again := next_look(l, now_us);

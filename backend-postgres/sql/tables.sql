@@ -24,7 +24,9 @@ CREATE TABLE IF NOT EXISTS :"schema".locks (
 CREATE TABLE IF NOT EXISTS :"schema".claims (
   owner  uuid PRIMARY KEY,
   key    bytea  NOT NULL,
-  -- w waits; g handed off, and not confirmed yet; l the same, and its time has ended; h holds: s and p only
+  -- w waits; or was handed off, of x: then the lock's row names it, and this one is written no more, since each
+  -- version costs a place in both indexes. g handed off, of s and p, and not confirmed yet; l handed off, of any
+  -- mode, and its time has ended; h holds, s and p only
   state  "char" NOT NULL,
   seq    bigint NOT NULL,                 -- the place in the queue: the arrival
   mode   "char" NOT NULL CHECK (mode IN ('x', 's', 'p')),

@@ -12,6 +12,8 @@ use super::bench::ensure;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Queued {
     pub(crate) owner: Uuid,
+    /// An exclusive claim that was handed the lock, which the lock's row says, has the state `g` and the end of
+    /// that here.
     pub(crate) state: char,
     pub(crate) seq: i64,
     pub(crate) mode: char,
@@ -84,18 +86,21 @@ impl State {
         for row in &rows[1] {
             let key: Vec<u8> = row.get(0);
             let lock = state.locks.get_mut(&key).ok_or("a claim without a lock")?;
+            let (owner, state, mode) = (row.get(1), text(row.get(2)), text(row.get(4)));
+            ensure(mode != 'x' || matches!(state, 'w' | 'l'), || format!("an x that is {state}"))?;
+            let is_handed_off = mode == 'x' && state == 'w' && lock.owner == Some(owner);
             lock.claims.push(Queued {
-                owner: row.get(1),
-                state: text(row.get(2)),
+                owner,
+                state: if is_handed_off { 'g' } else { state },
                 seq: row.get(3),
-                mode: text(row.get(4)),
+                mode,
                 n: row.get(5),
                 limit: row.get(6),
                 ttl: row.get(7),
                 process: row.get(8),
                 tokens: row.get(9),
                 token: row.get(10),
-                until: row.get(11),
+                until: if is_handed_off { lock.until } else { row.get(11) },
             });
         }
         state.deadlines = rows[2].iter().map(|row| (row.get(0), row.get(1))).collect();
@@ -164,8 +169,6 @@ impl LockState {
         ensure(members.clone().all(|c| Some(c.mode) == self.group), || "a mixed group".into())?;
         ensure(self.group.is_none() || self.owner.is_none(), || "a writer in a group".into())?;
         ensure(self.crowd != self.claims.is_empty(), || format!("crowd is {}", self.crowd))?;
-        let mut handed = self.claims.iter().filter(|c| c.mode == 'x' && c.state == 'g');
-        ensure(handed.all(|c| Some(c.owner) == self.owner), || "handed off to another".into())?;
         let mut places = self.claims.iter().filter(|claim| claim.state != 'h').map(|c| c.seq);
         let first = places.next().unwrap_or_default();
         let is_sorted =

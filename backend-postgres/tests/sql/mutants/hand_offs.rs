@@ -53,8 +53,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "FOUND AND EXISTS (SELECT FROM locks k WHERE k.key = p_key AND k.xmax = pg_current_xact_id()::xid)",
      "FOUND"),
     ("a hand-off that ended is lost",
-     "    UPDATE claims SET state = 'l', until = now_us + 3000000 WHERE key = l.key AND state = 'g';",
-     "    DELETE FROM claims WHERE key = l.key AND state = 'g';"),
+     r"UPDATE claims x SET state = 'l', until = now_us + 3000000
+    WHERE x.owner = l.owner",
+     "DELETE FROM claims x WHERE x.owner = l.owner"),
+    ("a hand-off that ended is at the head of the queue again",
+     "WHERE x.owner = l.owner AND x.key = l.key AND x.state = 'w';",
+     "WHERE false;"),
+    ("a hold that ended takes its owner's place in another queue",
+     "WHERE x.owner = l.owner AND x.key = l.key AND x.state = 'w';",
+     "WHERE x.owner = l.owner AND x.state = 'w';"),
     ("a reader's hand-off that ended is lost",
      r"UPDATE claims x SET state = 'l', until = now_us + 3000000 FROM ended e
       WHERE x.owner = e.owner AND x.state = 'g' RETURNING x.n",

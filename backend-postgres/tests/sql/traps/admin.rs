@@ -51,7 +51,12 @@ fn shown(bench: &mut Bench) -> Verdict {
     bench.reset();
     bench.acquire(&Claim::exclusive(1).ttl(SECOND))?;
     bench.advance(SECOND);
-    equal("after a writer's end", &ids(bench)?, &vec![])
+    equal("after a writer's end", &ids(bench)?, &vec![])?;
+    bench.reset();
+    bench.acquire(&Claim::exclusive(1))?;
+    bench.queue(&Claim::exclusive(2))?;
+    bench.release(&Claim::exclusive(1))?;
+    equal("of one that was handed the lock", &ids(bench)?, &vec![format!("h{}", START + 1)])
 }
 
 fn evict(bench: &mut Bench, id: &str) -> Result<(i64, Vec<String>), String> {
@@ -74,6 +79,7 @@ fn eviction(bench: &mut Bench) -> Verdict {
         equal("of a holder", &(removed, notified), &(1, vec![text(1), text(2)]))?;
         ensure(!bench.renews(&victim)?, || "the victim is renewed".into())?;
         // Not confirmed yet.
+        equal("of the place that it had", &evict(bench, &all[1])?, &(0, vec![]))?;
         let all = ids(bench)?;
         let (removed, mut notified) = evict(bench, &all[0])?;
         notified.sort();

@@ -24,6 +24,8 @@ pub(super) const TRAPS: &[Trap] = &[
     ("arrivals in the same us, or after a clock that fell, queue last", arrivals),
     ("a newcomer does not overtake the queue", newcomer),
     ("a step with an old snapshot forgets no waiter", old_snapshot),
+    ("a step with an old snapshot hands nothing off to a waiter that left", left_since),
+    ("a hold changes nothing of its owner's place in another queue", elsewhere),
 ];
 
 /// As in a pooler's session, whose role reads by one snapshot.
@@ -43,6 +45,33 @@ fn old_snapshot(bench: &mut Bench) -> Verdict {
         equal("the look", &bench.look(third, &[])?, &vec![(third.owner, 0)])?;
     }
     Ok(())
+}
+
+fn left_since(bench: &mut Bench) -> Verdict {
+    let [first, second, third] = &[1, 2, 3].map(Claim::exclusive);
+    bench.acquire(first)?;
+    queued(bench, &[second, third])?;
+    bench.other.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM claims")?;
+    bench.release(second)?;
+    let release = format!("SELECT release_1('lock', '{}')", first.owner);
+    fails("40001", &bench.other.run(&release))?;
+    bench.other.run("ROLLBACK")?;
+    bench.release(first)?;
+    equal("the next holder", &holder(bench)?, &Some(third.owner))
+}
+
+fn elsewhere(bench: &mut Bench) -> Verdict {
+    let (holder, waiter) = (Claim::exclusive(1), Claim::exclusive(2));
+    let held = waiter.clone().key(b"elsewhere").ttl(SECOND);
+    let next = Claim { process: held.process.clone(), ..Claim::exclusive(3).key(b"elsewhere") };
+    bench.acquire(&holder)?;
+    bench.queue(&waiter)?;
+    bench.acquire(&held)?;
+    bench.queue(&next)?;
+    equal("the look", &bench.look(&held, &[])?, &vec![(next.owner, 1000)])?;
+    bench.advance(SECOND);
+    equal("the look after the end", &bench.look(&held, &[])?, &vec![(next.owner, 0)])?;
+    ensure(bench.state()?.lock(b"lock").waits(waiter.owner), || "the place is gone".into())
 }
 
 fn queued(bench: &mut Bench, claims: &[&Claim]) -> Verdict {
@@ -294,7 +323,12 @@ fn next_look(bench: &mut Bench) -> Verdict {
             equal("the second one's look", &bench.look(&second, &[])?, &vec![])?;
         }
     }
-    Ok(())
+    bench.reset();
+    let (holder, handed) = (Claim::exclusive(1), Claim::exclusive(2).ttl(300_000));
+    bench.acquire(&holder)?;
+    bench.queue(&handed)?;
+    bench.release(&holder)?;
+    equal("behind one that was handed the lock", &of(bench, &Claim::exclusive(3))?, &301)
 }
 
 fn look_skips(bench: &mut Bench) -> Verdict {
