@@ -26,7 +26,7 @@ BEGIN
   now_us := us();
   ends := now_us + p_ttl;
   IF l.crowd THEN
-    SELECT * INTO c FROM claims x WHERE x.owner = p_owner AND x.key = p_key;
+    SELECT * INTO c FROM claims x WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key;
   END IF;
 
   IF l.owner = p_owner THEN
@@ -89,7 +89,8 @@ BEGIN
     RETURN l.token - l.tokens + 1;
   END IF;
   IF p_mode <> 'x' THEN
-    UPDATE claims SET state = 'h', until = ends WHERE owner = p_owner AND state = 'g' RETURNING * INTO c;
+    UPDATE claims SET state = 'h', until = ends WHERE owner = p_owner AND state IS NOT DISTINCT FROM 'g'
+    RETURNING * INTO c;
     IF FOUND THEN RETURN c.token - c.tokens + 1; END IF;
   END IF;
   SELECT * INTO c FROM claims x

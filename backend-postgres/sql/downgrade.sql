@@ -29,7 +29,8 @@ BEGIN
     PERFORM hand_off(l, now_us, NULL, true);
   ELSE
     UPDATE claims SET until = CASE p_ttl WHEN 0 THEN until ELSE now_us + p_ttl END
-    WHERE owner = p_owner AND key = p_key AND state = 'h' AND mode = 's' AND until > now_us;
+    WHERE owner = p_owner AND (key, state, mode) IS NOT DISTINCT FROM (p_key, 'h'::"char", 's'::"char")
+      AND until > now_us;
     IF NOT FOUND THEN RETURN 0; END IF;
   END IF;
   RETURN CASE WHEN settle(true) THEN 1 ELSE -2 END;

@@ -25,7 +25,7 @@ BEGIN
     WHERE k.key = p_key AND k.owner IS NOT NULL AND k.token - k.tokens + 1 = number
     UNION ALL
     SELECT x.owner, x.proc FROM claims x
-    WHERE x.key = p_key AND x.state IN ('g', 'h') AND x.mode <> 'x' AND x.token - x.tokens + 1 = number;
+    WHERE x.key = p_key AND x.state BETWEEN 'g' AND 'h' AND x.mode <> 'x' AND x.token - x.tokens + 1 = number;
   ELSE
     SELECT x.owner, x.proc INTO victim FROM claims x
     WHERE x.key = p_key AND x.seq = number AND (x.state = 'l' OR x.state = 'w'

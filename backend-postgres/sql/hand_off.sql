@@ -18,20 +18,21 @@ DECLARE
 BEGIN
   IF l.owner IS NOT NULL AND l.until <= now_us THEN
     UPDATE claims x SET state = 'l', until = now_us + 3000000
-    WHERE x.owner = l.owner AND x.key = l.key AND x.state = 'w';
+    WHERE x.owner = l.owner AND (x.key, x.state) IS NOT DISTINCT FROM (l.key, 'w'::"char");
     GET DIAGNOSTICS late = ROW_COUNT;
   END IF;
   IF l.grp IS NOT NULL THEN
     -- SKIP LOCKED: a member whose guarded transaction is open counts until that ends.
     WITH ended AS (
       SELECT x.owner FROM claims x
-      WHERE x.key = l.key AND x.state IN ('g', 'h') AND x.mode <> 'x' AND x.until <= now_us
+      WHERE x.key = l.key AND x.state BETWEEN 'g' AND 'h' AND x.mode <> 'x' AND x.until <= now_us
       FOR UPDATE SKIP LOCKED
     ), unconfirmed AS (
-      UPDATE claims x SET state = 'l', until = now_us + 3000000 FROM ended e
-      WHERE x.owner = e.owner AND x.state = 'g' RETURNING x.n
+      UPDATE claims x SET state = 'l', until = now_us + 3000000
+      WHERE x.owner = ANY (ARRAY(SELECT e.owner FROM ended e)) AND x.state IS NOT DISTINCT FROM 'g' RETURNING x.n
     ), removed AS (
-      DELETE FROM claims x USING ended e WHERE x.owner = e.owner AND x.state = 'h' RETURNING x.n
+      DELETE FROM claims x
+      WHERE x.owner = ANY (ARRAY(SELECT e.owner FROM ended e)) AND x.state IS NOT DISTINCT FROM 'h' RETURNING x.n
     )
     SELECT count(*) FILTER (WHERE was_late), coalesce(sum(n), 0) INTO late, gone
     FROM (SELECT n, true FROM unconfirmed UNION ALL SELECT n, false FROM removed) every (n, was_late);

@@ -19,7 +19,7 @@ BEGIN
       WHERE k.key = p_key AND k.owner IS NOT NULL AND k.until > now_us
       UNION ALL
       SELECT x.mode, x.n, x.lim, x.label, x.token - x.tokens + 1 FROM claims x
-      WHERE x.key = p_key AND x.state IN ('g', 'h') AND x.mode <> 'x' AND x.until > now_us
+      WHERE x.key = p_key AND x.state BETWEEN 'g' AND 'h' AND x.mode <> 'x' AND x.until > now_us
     ), every AS (
       SELECT 'h' || h.token AS id, true AS holds, h.mode, h.n, h.lim, h.label, h.token, h.token AS since
       FROM holders h

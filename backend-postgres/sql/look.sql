@@ -36,10 +36,12 @@ BEGIN
       END IF;
     END IF;
     RETURN QUERY SELECT x.owner, 0 FROM claims x
-      WHERE x.key = the_key AND x.state IN ('g', 'l') AND x.proc = p_proc
+      WHERE x.key = the_key AND x.state = 'g' AND x.proc = p_proc
+      UNION ALL
+      SELECT x.owner, 0 FROM claims x WHERE x.key = the_key AND x.state = 'l' AND x.proc = p_proc
       UNION ALL
       SELECT x.owner, 0 FROM claims x
-      WHERE x.owner = l.owner AND x.key = the_key AND x.state = 'w' AND x.proc = p_proc;
+      WHERE x.owner = l.owner AND (x.key, x.state) IS NOT DISTINCT FROM (the_key, 'w'::"char") AND x.proc = p_proc;
     SELECT * INTO c FROM claims x
     WHERE x.key = the_key AND x.state = 'w' AND x.owner IS DISTINCT FROM l.owner ORDER BY x.seq LIMIT 1;
     IF FOUND AND c.proc = p_proc THEN
@@ -48,6 +50,7 @@ BEGIN
       RETURN NEXT;
     END IF;
   END LOOP;
+  -- OFFSET: each is looked up, and none is joined.
   RETURN QUERY SELECT s, 0 FROM unnest(p_sample) s
-    WHERE NOT EXISTS (SELECT FROM claims x WHERE x.owner = s AND x.state IN ('w', 'g', 'h'));
+    WHERE NOT EXISTS (SELECT FROM claims x WHERE x.owner = s AND x.state <> 'l' OFFSET 0);
 END $$;

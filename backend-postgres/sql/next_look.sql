@@ -6,7 +6,7 @@ LANGUAGE plpgsql AS $$
 DECLARE ends bigint := l.until;
 BEGIN
   IF l.owner IS NULL THEN
-    SELECT min(x.until) INTO ends FROM claims x WHERE x.key = l.key AND x.state IN ('g', 'h');
+    SELECT min(x.until) INTO ends FROM claims x WHERE x.key = l.key AND x.state BETWEEN 'g' AND 'h';
   END IF;
   RETURN greatest(20, least(1000, (coalesce(ends, now_us) - now_us) / 1000 + 1));
 END $$;

@@ -26,7 +26,8 @@ BEGIN
   END IF;
 
   was_there := l.owner IS NOT DISTINCT FROM p_owner;
-  SELECT * INTO c FROM claims x WHERE x.owner = p_owner AND x.key = p_key FOR UPDATE SKIP LOCKED;
+  SELECT * INTO c FROM claims x
+  WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key FOR UPDATE SKIP LOCKED;
   IF FOUND THEN
     DELETE FROM claims x WHERE x.owner = p_owner;
     was_there := was_there OR c.until <> 0;
@@ -36,15 +37,16 @@ BEGIN
     END IF;
   ELSIF NOT was_there THEN
     IF NOT p_patient THEN
-      PERFORM FROM claims x WHERE x.owner = p_owner AND x.key = p_key FOR NO KEY UPDATE SKIP LOCKED;
+      PERFORM FROM claims x
+      WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key FOR NO KEY UPDATE SKIP LOCKED;
       IF NOT FOUND THEN
-        RETURN CASE
-          WHEN EXISTS (SELECT FROM claims x WHERE x.owner = p_owner AND x.key = p_key) THEN -2 ELSE 0 END;
+        RETURN CASE WHEN EXISTS (
+          SELECT FROM claims x WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key) THEN -2 ELSE 0 END;
       END IF;
     END IF;
     -- A guarded transaction of this reader is open: it counts until that ends, and neither waits for the
     -- other. Or its renewal is under way, which ends at once.
-    UPDATE claims SET until = 0 WHERE owner = p_owner AND key = p_key AND until <> 0;
+    UPDATE claims SET until = 0 WHERE owner = p_owner AND key IS NOT DISTINCT FROM p_key AND until <> 0;
     IF NOT FOUND THEN RETURN 0; END IF;
     was_there := true;
   END IF;

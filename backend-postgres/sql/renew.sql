@@ -25,14 +25,15 @@ BEGIN
     IF r.ttl = 0 THEN
       is_held := EXISTS (SELECT FROM locks k WHERE k.key = r.key AND k.owner = r.owner AND k.until > us())
         OR EXISTS (SELECT FROM claims x
-          WHERE x.owner = r.owner AND x.key = r.key AND x.state = 'h' AND x.until > us());
+          WHERE x.owner = r.owner AND (x.key, x.state) IS NOT DISTINCT FROM (r.key, 'h'::"char") AND x.until > us());
       IF is_held THEN RETURN NEXT; END IF;
       CONTINUE;
     END IF;
     IF NOT p_patient THEN
       PERFORM FROM locks k WHERE k.key = r.key AND k.owner = r.owner FOR NO KEY UPDATE SKIP LOCKED;
       IF NOT FOUND THEN
-        PERFORM FROM claims x WHERE x.owner = r.owner AND x.key = r.key FOR NO KEY UPDATE SKIP LOCKED;
+        PERFORM FROM claims x
+        WHERE x.owner = r.owner AND x.key IS NOT DISTINCT FROM r.key FOR NO KEY UPDATE SKIP LOCKED;
       END IF;
       is_held := FOUND;
     END IF;
@@ -41,11 +42,11 @@ BEGIN
       UPDATE locks k SET until = us() + r.ttl WHERE k.key = r.key AND k.owner = r.owner AND k.until > us();
       IF NOT FOUND THEN
         UPDATE claims x SET until = us() + r.ttl
-        WHERE x.owner = r.owner AND x.key = r.key AND x.state = 'h' AND x.until > us();
+        WHERE x.owner = r.owner AND (x.key, x.state) IS NOT DISTINCT FROM (r.key, 'h'::"char") AND x.until > us();
       END IF;
       IF FOUND THEN RETURN NEXT; END IF;
     ELSIF EXISTS (SELECT FROM locks k WHERE k.key = r.key AND k.owner = r.owner)
-       OR EXISTS (SELECT FROM claims x WHERE x.owner = r.owner AND x.key = r.key) THEN
+       OR EXISTS (SELECT FROM claims x WHERE x.owner = r.owner AND x.key IS NOT DISTINCT FROM r.key) THEN
       RETURN NEXT;
     END IF;
   END LOOP;

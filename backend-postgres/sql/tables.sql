@@ -5,6 +5,10 @@
 -- Functions run without sequential and bitmap scans: their plans are kept, and one that was made when a table
 -- was small, and read it whole, would read the ten thousand waiters that came afterwards for every step.
 -- Without JIT, which takes the cost of what is disabled for work.
+--
+-- For the same reason a claim is looked up by `owner =` alone, and its key and state are compared by IS NOT DISTINCT
+-- FROM, for which no index is used: by `=` the plan could be to read the queue of the lock. And for two states, g and
+-- h, by BETWEEN: before version 17, IN could be planned to read all states of the key.
 
 -- One row for each lock, and its exclusive holder. Locked first by every step.
 CREATE TABLE IF NOT EXISTS :"schema".locks (

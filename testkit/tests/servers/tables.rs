@@ -108,12 +108,13 @@ async fn an_expired_lock_has_no_holder_and_keeps_its_waiters() {
     let name = "p:it's \\ 100%\n\u{e9}";
     let hex: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
     let key = format!("'\\x{hex}'::bytea");
+    let handed_to = "00000000-0000-0000-0000-000000000001";
     run(
         &postgres,
         &format!(
             "INSERT INTO locks (key, token, owner, until, crowd)
-                VALUES ({key}, 7, gen_random_uuid(), in_s(60), true);
-             INSERT INTO claims (owner, key, state, until) VALUES
+                VALUES ({key}, 7, '{handed_to}', in_s(60), true);
+             INSERT INTO claims (owner, key, state, until) VALUES ('{handed_to}', {key}, 'w', in_s(60)),
                 (gen_random_uuid(), {key}, 'w', in_s(60)), (gen_random_uuid(), {key}, 'g', in_s(60)),
                 (gen_random_uuid(), 'p:other', 'h', in_s(60))"
         ),

@@ -14,21 +14,24 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "WHERE key = p_key AND owner = p_owner AND NOT crowd",
      "WHERE key = p_key AND owner = p_owner"),
     ("a release at another lock",
-     "SELECT * INTO c FROM claims x WHERE x.owner = p_owner AND x.key = p_key FOR UPDATE SKIP LOCKED;",
-     "SELECT * INTO c FROM claims x WHERE x.owner = p_owner FOR UPDATE SKIP LOCKED;"),
+     "WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key FOR UPDATE SKIP LOCKED;",
+     "WHERE x.owner = p_owner FOR UPDATE SKIP LOCKED;"),
+    ("a release looks for its claim in the queue",
+     "WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key FOR UPDATE SKIP LOCKED;",
+     "WHERE x.owner = p_owner AND x.key = p_key FOR UPDATE SKIP LOCKED;"),
     ("a release waits for a guarded transaction",
-     "WHERE x.owner = p_owner AND x.key = p_key FOR UPDATE SKIP LOCKED;",
-     "WHERE x.owner = p_owner AND x.key = p_key FOR UPDATE;"),
+     "WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key FOR UPDATE SKIP LOCKED;",
+     "WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key FOR UPDATE;"),
     ("a writer's release waits for a guarded transaction",
      "  UPDATE locks SET owner = NULL WHERE key = p_key AND owner = p_owner AND NOT crowd;",
      r"  PERFORM FROM locks WHERE key = p_key FOR UPDATE;
   UPDATE locks SET owner = NULL WHERE key = p_key AND owner = p_owner AND NOT crowd;"),
     ("a release does not end a guarded reader",
-     "UPDATE claims SET until = 0 WHERE owner = p_owner AND key = p_key AND until <> 0;",
+     "UPDATE claims SET until = 0 WHERE owner = p_owner AND key IS NOT DISTINCT FROM p_key AND until <> 0;",
      "PERFORM FROM claims WHERE owner = p_owner AND key = p_key;"),
     ("a released reader is found again",
-     "WHERE owner = p_owner AND key = p_key AND until <> 0;",
-     "WHERE owner = p_owner AND key = p_key;"),
+     "WHERE owner = p_owner AND key IS NOT DISTINCT FROM p_key AND until <> 0;",
+     "WHERE owner = p_owner AND key IS NOT DISTINCT FROM p_key;"),
     ("a release does not count down",
      r"      l.sum := l.sum - c.n;
       IF l.sum = 0 THEN l.grp := NULL; END IF;
@@ -57,10 +60,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
      r"k.owner = r.owner;
       IF"),
     ("a renewal revives a reader",
-     r"x.state = 'h' AND x.until > us();
-      END IF;",
-     r"x.state = 'h';
-      END IF;"),
+     r#"(r.key, 'h'::"char") AND x.until > us();
+      END IF;"#,
+     r#"(r.key, 'h'::"char");
+      END IF;"#),
     ("a renewal's time is read before the row",
      "UPDATE locks k SET until = us() + r.ttl WHERE k.key = r.key AND k.owner = r.owner AND k.until > us();",
      "UPDATE locks k SET until = us() + r.ttl WHERE k.key = r.key AND k.owner = r.owner AND k.until > (SELECT us());"),
@@ -99,8 +102,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     l.grp := 's';",
      "    l.grp := 's';"),
     ("a downgrade of a permit",
-     "AND state = 'h' AND mode = 's' AND until > now_us",
-     "AND state = 'h' AND until > now_us"),
+     r#"(key, state, mode) IS NOT DISTINCT FROM (p_key, 'h'::"char", 's'::"char")"#,
+     r#"(key, state) IS NOT DISTINCT FROM (p_key, 'h'::"char")"#),
     ("a batch is not sorted",
      "ORDER BY u.key, u.place",
      "ORDER BY u.place"),

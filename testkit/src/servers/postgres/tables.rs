@@ -44,7 +44,9 @@ impl PostgresTables<'_> {
         let is_under = is_under(prefix);
         self.rows(&format!(
             "SELECT format('a claim on %s, state %s, of %s', encode(key, 'escape'), state, owner)
-             FROM {schema}.claims c WHERE {is_under} AND (coalesce(until, 0) >= {NOW}
+             FROM {schema}.claims c WHERE {is_under}
+               AND NOT EXISTS (SELECT FROM {schema}.locks l WHERE l.key = c.key AND l.owner = c.owner)
+               AND (coalesce(until, 0) >= {NOW}
                OR state IN ('w', 'l') AND EXISTS
                  (SELECT FROM {schema}.processes p WHERE p.proc = c.proc AND p.deadline >= {NOW}))
              UNION ALL
@@ -106,7 +108,8 @@ impl PostgresTables<'_> {
         self.server
             .sql(&format!(
                 "SELECT FROM {schema}.locks WHERE key = {key} FOR UPDATE;
-             DELETE FROM {schema}.claims WHERE key = {key} AND state IN ('g', 'h');
+             DELETE FROM {schema}.claims WHERE key = {key} AND (state IN ('g', 'h')
+               OR owner = (SELECT owner FROM {schema}.locks WHERE key = {key}));
              UPDATE {schema}.locks l SET owner = NULL, until = 0, grp = NULL, sum = 0,
                crowd = EXISTS (SELECT FROM {schema}.claims c WHERE c.key = l.key)
              WHERE key = {key}"
