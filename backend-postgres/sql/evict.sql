@@ -11,6 +11,7 @@ SET search_path = :"schema", pg_catalog, pg_temp
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
 DECLARE
   number bigint;
+  handed_to uuid;
   victim record;
   removed int;
 BEGIN
@@ -19,7 +20,7 @@ BEGIN
   PERFORM settle(false);
   IF p_id !~ '^[hw][0-9]{1,18}$' THEN RETURN 0; END IF;
   number := substr(p_id, 2)::bigint;
-  PERFORM FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
+  SELECT k.owner INTO handed_to FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
   IF left(p_id, 1) = 'h' THEN
     SELECT k.owner, k.proc INTO victim FROM locks k
     WHERE k.key = p_key AND k.owner IS NOT NULL AND k.token - k.tokens + 1 = number
@@ -28,8 +29,8 @@ BEGIN
     WHERE x.key = p_key AND x.state BETWEEN 'g' AND 'h' AND x.mode <> 'x' AND x.token - x.tokens + 1 = number;
   ELSE
     SELECT x.owner, x.proc INTO victim FROM claims x
-    WHERE x.key = p_key AND x.seq = number AND (x.state = 'l' OR x.state = 'w'
-      AND NOT EXISTS (SELECT FROM locks k WHERE k.key = p_key AND k.owner = x.owner));
+    WHERE x.key = p_key AND x.seq = number
+      AND (x.state = 'l' OR x.state = 'w' AND x.owner IS DISTINCT FROM handed_to);
   END IF;
   IF NOT FOUND THEN RETURN 0; END IF;
   removed := remove_claim(p_key, victim.owner, true);

@@ -37,12 +37,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "x.key = the_key AND x.state = 'w' AND x.owner IS DISTINCT FROM l.owner",
      "x.key = the_key AND x.state = 'w'"),
     ("one that was handed the lock is shown twice",
-     " AND x.owner IS DISTINCT FROM handed_to",
-     ""),
+     r" AND x.owner IS DISTINCT FROM handed_to)
+        -- One",
+     r")
+        -- One"),
     ("a holder is evicted by the place that it had",
-     r"
-      AND NOT EXISTS (SELECT FROM locks k WHERE k.key = p_key AND k.owner = x.owner)",
-     ""),
+     " AND x.owner IS DISTINCT FROM handed_to);",
+     ");"),
     ("a look reports no missing ones",
      "    WHERE NOT EXISTS (SELECT FROM claims x WHERE x.owner = s AND",
      "    WHERE false AND NOT EXISTS (SELECT FROM claims x WHERE x.owner = s AND"),
