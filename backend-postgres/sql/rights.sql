@@ -13,7 +13,8 @@ BEGIN
     SELECT o.what, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role
     FROM (
       SELECT format('TABLE %s', c.oid::regclass), c.relowner, c.relacl FROM pg_class c
-      WHERE c.relnamespace = (quote_ident(schema))::regnamespace AND c.relkind = 'r'
+      WHERE c.relnamespace = (quote_ident(schema))::regnamespace
+        AND current_setting('fencelock.tables')::jsonb ->> c.relname IS NOT NULL
       UNION ALL
       SELECT format('FUNCTION %s', p.oid::regprocedure), p.proowner, coalesce(p.proacl, acldefault('f', p.proowner))
       FROM pg_proc p
@@ -24,5 +25,6 @@ BEGIN
     EXECUTE format('REVOKE ALL ON %s FROM %s', r.what, r.role);
   END LOOP;
 END $$;
+RESET fencelock.tables;
 RESET fencelock.functions;
 RESET fencelock.schema;

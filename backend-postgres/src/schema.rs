@@ -74,8 +74,8 @@ const FILES: [&str; 25] = [
 
 /// The statements that create or update `schema`, to be run in one transaction, by a role with the
 /// right CREATE on the database, which then owns it. They change nothing that is there already, and refuse a
-/// schema of another role, and one of a newer release. They take an advisory
-/// lock, so that two sessions run them one after the other, and need the isolation level READ COMMITTED.
+/// schema of another program or role, and one of a newer release. They take an advisory lock, so that two sessions
+/// run them one after the other, and need the isolation level READ COMMITTED.
 ///
 /// The comment at their beginning has the rights that a program's role needs to use locks, and an operator's.
 ///

@@ -184,6 +184,13 @@ fn default_privileges_give_nobody_a_right() {
         for call in OF_PROGRAMS.into_iter().chain(OF_OPERATORS).chain(OF_NOBODY) {
             refused(&job, &format!("SELECT * FROM fencelock.{call}")).await;
         }
+        let given = "SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a
+          WHERE c.relnamespace = 'fencelock'::regnamespace AND a.grantee <> c.relowner";
+        assert_eq!(owner.query_one(given, &[]).await.unwrap().get::<_, i64>(0), 0);
+        // A report that the owner has put beside the tables is the owner's business.
+        owner.batch_execute("CREATE TABLE fencelock.report (n int)").await.unwrap();
+        owner.batch_execute(&script).await.unwrap();
+        allowed(&job, "SELECT FROM fencelock.report").await;
         refused(&job, "SELECT FROM fencelock.locks").await;
         let trigger = "CREATE TRIGGER t BEFORE UPDATE ON fencelock.locks
           EXECUTE FUNCTION suppress_redundant_updates_trigger()";
