@@ -64,6 +64,28 @@ const PARAMETERS: [&str; 12] = [
     "answer_timeout",
 ];
 
+/// What to write in place of parameters of libpq, which the URL of a program's other connections may have.
+const ADVICE: [(&str, &str); 18] = [
+    ("application_name", "use label=TEXT, which others see beside the lock"),
+    ("channel_binding", "leave it out; sslmode=verify-full proves who the server is"),
+    ("client_encoding", "leave it out; names are bytes"),
+    ("dbname", "write it as the path: postgres://USER@HOST/DATABASE"),
+    ("gssencmode", "leave it out; only TLS encrypts here"),
+    ("hostaddr", "write it as the host, with tls_server_name=NAME if it is encrypted"),
+    ("keepalives", "leave it out; answer_timeout=2s finds a dead connection"),
+    ("keepalives_idle", "leave it out; answer_timeout=2s finds a dead connection"),
+    ("load_balance_hosts", "leave it out; the first host that can be written is used"),
+    ("options", "leave it out, or set it for the role: ALTER ROLE USER SET NAME = VALUE"),
+    ("passfile", "use password_file=PATH, a file with nothing but the password"),
+    ("password", "write it before the host: postgres://USER:PASSWORD@HOST/DATABASE"),
+    ("sslcert", "here it is tls_cert=FILE"),
+    ("sslkey", "here it is tls_key=FILE"),
+    ("sslrootcert", "here it is tls_ca=FILE; without it, the system's authorities are trusted"),
+    ("target_session_attrs", "leave it out; the first host that can be written is used"),
+    ("tcp_user_timeout", "leave it out; answer_timeout=2s finds a dead connection"),
+    ("user", "write it before the host: postgres://USER:PASSWORD@HOST/DATABASE"),
+];
+
 impl PostgresStore {
     fn of(hosts: Vec<Host>, database: &str) -> PostgresStore {
         PostgresStore {
@@ -147,7 +169,7 @@ impl PostgresStore {
     }
 
     pub(crate) fn from_url(url: &StoreUrl) -> Result<(PostgresStore, Settings)> {
-        let params = url.params(&PARAMETERS)?;
+        let params = url.params_or_advice(&PARAMETERS, &ADVICE)?;
         let settings = params.settings()?;
         let hosts = hosts_of(url, params)?;
         let database = url.path().trim_start_matches('/');
@@ -375,6 +397,8 @@ mod tests {
             ("postgres://db.example/app?tls_cert=x", "together"),
             ("postgres://localhost/app?sslmode=disable&tls_ca=x", "goes without"),
             ("postgres://localhost/app?shema=x", "did you mean schema?"),
+            ("postgres://localhost/app?sslrootcert=x", "\"sslrootcert\": here it is tls_ca=FILE"),
+            ("postgres://h/app?user=me&password=hunter2", "\"user\": write it before the host"),
             ("postgres://:p@localhost/app?password_file=x", "given twice"),
             ("postgres://h/app?connect_timeout=300000000000years", "connect_timeout must be 10ms"),
             ("postgres://h/app?connect_timeout=0s", "connect_timeout must be 10ms to 1m"),

@@ -136,11 +136,23 @@ impl StoreUrl {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) that names an unknown parameter, the known ones and the nearest.
     pub fn params(&self, own: &[&str]) -> Result<Params<'_>> {
+        self.params_or_advice(own, &[])
+    }
+
+    /// As [`params`](StoreUrl::params), for a store whose URLs are written for other libraries too: an error
+    /// about one of their parameters ends with its `advice`, as in `("sslcert", "here it is tls_cert=FILE")`.
+    ///
+    /// # Errors
+    /// As [`params`](StoreUrl::params).
+    pub fn params_or_advice(&self, own: &[&str], advice: &[(&str, &str)]) -> Result<Params<'_>> {
         let known = params::COMMON.iter().chain(own).copied();
         if let Some((name, _)) =
             self.params.iter().find(|(name, _)| !known.clone().any(|known| known == name))
         {
-            return Err(params::unknown(&self.scheme, name, known));
+            return Err(match advice.iter().find(|(others, _)| others == name) {
+                Some((_, advice)) => invalid(format!("unknown parameter {name:?}: {advice}")),
+                None => params::unknown(&self.scheme, name, known),
+            });
         }
         Ok(self.any_params())
     }
