@@ -92,6 +92,8 @@ pub fn script(schema: &str) -> String {
     let owner = OWNER.replace(":version", &VERSION.to_string());
     let owner = owner.replace(":'schema'", &literal(schema));
     let lock = lock(schema);
+    // The role may have a schema in its search_path in which others create functions and operators: one that fits
+    // the arguments better than PostgreSQL's own of the same name would be called, with the rights of this role.
     format!(
         "-- fencelock, version {VERSION} of the schema. Run this in one transaction, as the role that owns it.\n\
          --\n\
@@ -100,6 +102,8 @@ pub fn script(schema: &str) -> String {
          -- An operator, who takes locks from their holders, and clears the names of tests, needs in addition:\n\
          {}\
          \n\
+         SELECT pg_catalog.set_config('fencelock.search_path', pg_catalog.current_setting('search_path'), false);\n\
+         SET search_path = pg_catalog, pg_temp;\n\
          {lock}\n\
          CREATE SCHEMA IF NOT EXISTS {name};\n\
          {owner}\
@@ -108,7 +112,9 @@ pub fn script(schema: &str) -> String {
          \n\
          {}\n\
          RESET check_function_bodies;\n\
-         {RIGHTS}",
+         {RIGHTS}\
+         SELECT set_config('search_path', current_setting('fencelock.search_path'), false);\n\
+         RESET fencelock.search_path;\n",
         comment(&format!(
             "GRANT USAGE ON SCHEMA {name} TO PROGRAM;\n{}",
             executes(&name, &FOR_PROGRAMS, "PROGRAM")
@@ -121,10 +127,10 @@ pub fn script(schema: &str) -> String {
 /// The statements that let one session at a time create `schema`, until its transaction ends. `CREATE SCHEMA
 /// IF NOT EXISTS` fails when it races with itself.
 pub(crate) fn lock(schema: &str) -> String {
-    let name = literal(schema);
+    let name = literal(&format!("fencelock schema {schema}"));
     format!(
         "-- Two sessions at once would meet in the catalogue.\n\
-         SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('fencelock schema ' || {name}, 0));\n\
+         SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({name}, 0));\n\
          -- A lock shows no new catalogue to the statements after it, with what another session has created\n\
          -- meanwhile; to open a table does.\n\
          SELECT FROM pg_catalog.pg_namespace LIMIT 0;"

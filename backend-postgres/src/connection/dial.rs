@@ -259,8 +259,8 @@ impl ConnectOptions {
             "SET default_transaction_isolation = 'read committed'; \
              SET idle_session_timeout = 0; {} LISTEN {}; \
              SET ROLE NONE; \
-             SELECT pg_terminate_backend(pid, {END_WITHIN_MS}) FROM pg_stat_activity \
-             WHERE application_name = {} AND usename = session_user AND pid <> pg_backend_pid(); \
+             SELECT pg_catalog.pg_terminate_backend(pid, {END_WITHIN_MS}) FROM pg_catalog.pg_stat_activity \
+             WHERE application_name = {} AND usename = session_user AND pid <> pg_catalog.pg_backend_pid(); \
              RESET ROLE",
             patient("SET"),
             schema::quoted(&self.cells_channel),

@@ -1,5 +1,7 @@
 //! What roles can do: programs, operators, strangers, and one that wants the rights of the owner.
 
+use std::time::Duration;
+
 use fencelock_postgres::schema;
 use fencelock_testkit::servers::TestPostgres;
 use tokio_postgres::Client;
@@ -320,6 +322,61 @@ fn no_program_runs_its_code_as_the_owner() {
             }
             assert_eq!(sprung == 0, is_safe, "{sprung} sprung");
         }
+    });
+}
+
+/// As PUBLIC may do in the schema `public` of a database that PostgreSQL 14 or an older one has made. Each fits
+/// arguments that are used better than PostgreSQL's own of the same name does.
+const SNARES_IN_PUBLIC: &str = "
+    CREATE TABLE public.caught (who text); GRANT ALL ON public.caught TO PUBLIC;
+    CREATE FUNCTION public.catch() RETURNS text LANGUAGE sql AS 'INSERT INTO public.caught VALUES (current_user) RETURNING who';
+    CREATE FUNCTION public.format(text, text) RETURNS text LANGUAGE sql AS 'SELECT public.catch()';
+    CREATE FUNCTION public.format(text, name) RETURNS text LANGUAGE sql AS 'SELECT public.catch()';
+    CREATE FUNCTION public.to_regclass(name) RETURNS regclass LANGUAGE sql AS 'SELECT public.catch()::regclass';
+    CREATE FUNCTION public.concat(text, text) RETURNS text LANGUAGE sql AS 'SELECT public.catch()';
+    CREATE OPERATOR public.|| (leftarg = text, rightarg = name, function = public.format);
+    CREATE FUNCTION public.pg_terminate_backend(int, int) RETURNS boolean LANGUAGE sql
+      AS 'SELECT public.catch() IS NULL'";
+
+#[test]
+fn no_stranger_runs_its_code_as_the_one_that_creates_the_schema_or_reconnects() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        server.sql("GRANT CREATE ON SCHEMA public TO PUBLIC").await.unwrap();
+        let mallory = connected_as(&server, "mallory").await;
+        allowed(&mallory, SNARES_IN_PUBLIC).await;
+        let caught = async || -> i64 {
+            mallory.query_one("SELECT count(*) FROM public.caught", &[]).await.unwrap().get(0)
+        };
+        let owner = connected(&config(&server)).await;
+        allowed(&owner, "SELECT format('%s', 'x'::text)").await;
+        assert_eq!(caught().await, 1, "the trap works");
+        for path in [r#""$user", public"#, "public, pg_catalog", r#""a b", "C""#] {
+            allowed(&owner, &format!("SET search_path = {path}")).await;
+            for _ in 0..2 {
+                allowed(&owner, &schema::script("fencelock")).await;
+            }
+            let row = owner.query_one("SHOW search_path", &[]).await.unwrap();
+            assert_eq!(row.get::<_, &str>(0), path);
+        }
+        let url = format!("{}?schema=other", server.url());
+        let locks =
+            fencelock_core::url::connect(&[fencelock_postgres::SCHEME], &url).await.unwrap();
+        locks.lock("lock").acquire().await.unwrap().release().await.unwrap();
+        // One of its sessions is left while it reconnects, and is ended by the next.
+        let sql =
+            "SELECT application_name FROM pg_stat_activity WHERE application_name ~ '^fencelock_'";
+        let name = server.sql(sql).await.unwrap();
+        let left = config(&server).application_name(&name).clone();
+        let (_left, connection) = left.connect(tokio_postgres::NoTls).await.unwrap();
+        let left = tokio::spawn(connection);
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+          WHERE application_name ~ '^fencelock_' ORDER BY backend_start LIMIT 1";
+        server.sql(sql).await.unwrap();
+        locks.lock("lock").acquire().await.unwrap().release().await.unwrap();
+        assert_eq!(caught().await, 1);
+        let ended = tokio::time::timeout(Duration::from_secs(20), left).await;
+        assert!(ended.expect("it is ended").unwrap().is_err());
     });
 }
 
