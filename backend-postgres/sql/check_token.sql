@@ -7,6 +7,7 @@
 -- p_idle_ms  how long the client may be silent in the transaction, which would block the lock for ever: the
 --            server then ends the connection. A shorter limit of the session stays
 -- Error      FL001: held by no claim with this token
+--            40001: the transaction reads by a snapshot, in which the lease is over; it may have been renewed since
 -- O(log n) in the locks, and n in the members of a group.
 
 CREATE OR REPLACE FUNCTION :"schema".check_token(p_key bytea, p_token bigint, p_idle_ms int) RETURNS void
@@ -29,6 +30,15 @@ BEGIN
       AND p_token BETWEEN x.token - x.tokens + 1 AND x.token
       AND (x.until > us() OR NOT EXISTS (SELECT FROM claims w WHERE w.key = p_key AND w.state = 'w'))
     FOR KEY SHARE;
+  END IF;
+  IF NOT FOUND AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND (
+    EXISTS (SELECT FROM locks k
+      WHERE k.key = p_key AND k.owner IS NOT NULL AND p_token BETWEEN k.token - k.tokens + 1 AND k.token)
+    OR EXISTS (SELECT FROM claims x
+      WHERE x.key = p_key AND x.state = 'h' AND x.until <> 0 AND p_token BETWEEN x.token - x.tokens + 1 AND x.token))
+  THEN
+    RAISE EXCEPTION 'the lease of the lock % is over in the snapshot of this transaction', encode(p_key, 'escape')
+      USING ERRCODE = 'serialization_failure', HINT = 'Repeat the transaction, and check first.';
   END IF;
   IF reserved > 1 THEN
     -- The exclusive holders of one grant follow each other without asking the server. So do their transactions: each

@@ -248,6 +248,19 @@ fn old_snapshot(bench: &mut Bench) -> Verdict {
             equal("a try", &bench.try_once(&Claim::exclusive(3))?, &0)?;
             bench.other.run("COMMIT")?;
         }
+        // The lease is over in the snapshot; whether it still is, the transaction does not see.
+        for holder in [Claim::exclusive(1).ttl(SECOND), Claim::shared(1).ttl(SECOND)] {
+            bench.reset();
+            let token = bench.acquire(&holder)?;
+            bench.queue(&Claim::exclusive(2))?;
+            bench.other.run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT FROM cells"))?;
+            ensure(bench.renews(&holder)?, || "not renewed".into())?;
+            bench.advance(2 * SECOND);
+            fails("40001", &bench.other.run(&check(&holder, token)))?;
+            bench.other.run(&format!("ROLLBACK; BEGIN ISOLATION LEVEL {level}"))?;
+            bench.other.run(&check(&holder, token))?;
+            bench.other.run("COMMIT")?;
+        }
     }
     Ok(())
 }
