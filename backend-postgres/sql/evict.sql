@@ -20,7 +20,7 @@ BEGIN
   PERFORM settle(false);
   IF p_id !~ '^[hw][0-9]{1,18}$' THEN RETURN 0; END IF;
   number := substr(p_id, 2)::bigint;
-  SELECT k.owner INTO handed_to FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
+  SELECT CASE WHEN k.until > us() THEN k.owner END INTO handed_to FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
   IF left(p_id, 1) = 'h' THEN
     SELECT k.owner, k.proc INTO victim FROM locks k
     WHERE k.key = p_key AND k.owner IS NOT NULL AND k.token - k.tokens + 1 = number

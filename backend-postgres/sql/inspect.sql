@@ -11,7 +11,7 @@ SET search_path = :"schema", pg_catalog, pg_temp
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
   now_us bigint := us();
-  handed_to uuid := (SELECT k.owner FROM locks k WHERE k.key = p_key);
+  handed_to uuid := (SELECT k.owner FROM locks k WHERE k.key = p_key AND k.until > now_us);
 BEGIN
   RETURN QUERY
     WITH holders AS (

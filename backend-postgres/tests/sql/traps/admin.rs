@@ -56,7 +56,11 @@ fn shown(bench: &mut Bench) -> Verdict {
     bench.acquire(&Claim::exclusive(1))?;
     bench.queue(&Claim::exclusive(2))?;
     bench.release(&Claim::exclusive(1))?;
-    equal("of one that was handed the lock", &ids(bench)?, &vec![format!("h{}", START + 1)])
+    equal("of one that was handed the lock", &ids(bench)?, &vec![format!("h{}", START + 1)])?;
+    bench.advance(2 * SECOND + 1);
+    equal("of one that did not take it", &ids(bench)?, &vec![format!("w{START}")])?;
+    equal("its eviction", &evict(bench, &format!("w{START}"))?.0, &1)?;
+    equal("after its eviction", &bench.state()?.lock(b"lock").claims.len(), &0)
 }
 
 fn evict(bench: &mut Bench, id: &str) -> Result<(i64, Vec<String>), String> {
