@@ -54,9 +54,11 @@ BEGIN
     END IF;
     IF c.until < now_us AND c.owner IS DISTINCT FROM asking
        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = c.proc AND p.deadline >= now_us) THEN
-      -- All of a dead process at once: there can be thousands, and the live ones wait behind them.
-      DELETE FROM claims x WHERE x.key = l.key AND x.state = 'w' AND x.proc = c.proc AND x.until < now_us
-        AND x.owner IS DISTINCT FROM asking;
+      -- All of dead processes at once: there can be thousands, and the live ones wait behind them. OFFSET: a join
+      -- could read all processes.
+      DELETE FROM claims x WHERE x.key = l.key AND x.state = 'w' AND x.until < now_us
+        AND x.owner IS DISTINCT FROM asking
+        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us OFFSET 0);
       CONTINUE;
     END IF;
     EXIT WHEN NOT (l.grp IS NULL OR (c.mode = l.grp AND (c.mode = 's' OR c.n <= c.lim - l.sum)));

@@ -2,8 +2,9 @@
 -- locks that are free are handed off; and grants whose notifications may have been lost are reported.
 --
 -- p_keys    the locks that it waits for
--- p_sample  some of its waiters
--- Reply     again 0: attempt now, since it was granted, was passed over, or is of the sample and missing
+-- p_sample  some of its waiters, or all
+-- Reply     again 0: attempt now, since it was granted or was passed over
+--           again -1: it is of the sample, and in no queue. Others are missing too, if a queue was lost
 --           again > 0: the first in its queue looks again in so many ms
 -- For each lock O(log n) in its waiters, except for dead ones; O(n) in readers or permits that hold; 64 grants.
 
@@ -11,7 +12,7 @@ CREATE OR REPLACE FUNCTION :"schema".look_1(p_proc text, p_keys bytea[], p_sampl
 RETURNS TABLE (owner uuid, again int)
 LANGUAGE plpgsql STRICT SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
 DECLARE
   the_key bytea;
   l locks;
@@ -51,6 +52,6 @@ BEGIN
     END IF;
   END LOOP;
   -- OFFSET: each is looked up, and none is joined.
-  RETURN QUERY SELECT s, 0 FROM unnest(p_sample) s
-    WHERE NOT EXISTS (SELECT FROM claims x WHERE x.owner = s AND x.state <> 'l' OFFSET 0);
+  RETURN QUERY SELECT s, -1 FROM unnest(p_sample) s
+    WHERE NOT EXISTS (SELECT FROM claims x WHERE x.owner = s OFFSET 0);
 END $$;

@@ -10,7 +10,7 @@
 CREATE OR REPLACE FUNCTION :"schema".tidy_1(INOUT p_key bytea, INOUT p_proc text, OUT removed int)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = 200 AS $$
 DECLARE
   l locks;
   n int;

@@ -1,5 +1,6 @@
 //! The backend: renewals, checks of waiters, `inspect` and `evict`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use uuid::Uuid;
 
 use crate::acquisition::PostgresAcquisition;
 use crate::error::protocol_error;
-use crate::requests::{Answer, Look, Owned, Request, column, read};
+use crate::requests::{Answer, Look, MISSING, Owned, Request, column, read};
 use crate::schema;
 use crate::statements::Function;
 use crate::store::Store;
 
-/// How many waiters of one lock a look asks about: the loss of a queue affects all of them.
+/// How many waiters of one lock a look asks about, until one is missing: the loss of a queue affects all of them.
 const SAMPLE: usize = 8;
 
 impl DistributedLock for Store {
@@ -45,23 +46,20 @@ impl DistributedLock for Store {
         lock: &LockName,
         waiting: &[&PostgresAcquisition],
     ) -> Result<Vec<WaiterCheck>> {
-        let key = lock.key().as_bytes().to_vec();
-        let sample = sample(waiting);
-        let Answer::Look(seen) = self.server.ask(Request::Look(Look { key, sample })).await? else {
-            return Err(protocol_error("look_1"));
-        };
-        let result_for = |waiter: &&PostgresAcquisition| {
-            let owner = waiter.owner();
-            match seen.iter().find(|(seen, _)| *seen == owner) {
-                Some((_, 0)) => WaiterCheck::Attempt,
-                Some((_, ms)) => {
-                    WaiterCheck::Again(self.check_after(u64::try_from(*ms).unwrap_or(0)))
-                }
-                None => WaiterCheck::Again(self.check_again()),
-            }
+        let mut seen: HashMap<_, _> = self.look(lock, sample(waiting)).await?;
+        let is_missing =
+            |waiter: &&PostgresAcquisition| seen.get(&waiter.owner()) == Some(&MISSING);
+        if waiting.len() > SAMPLE && waiting.iter().any(is_missing) {
+            // The queue was lost, such as while this process was stopped: others took it for dead.
+            seen = self.look(lock, waiting.iter().map(|waiter| waiter.owner()).collect()).await?;
+        }
+        let result_for = |waiter: &&PostgresAcquisition| match seen.get(&waiter.owner()) {
+            Some(&(0 | MISSING)) => WaiterCheck::Attempt,
+            Some(&ms) => WaiterCheck::Again(self.check_after(u64::try_from(ms).unwrap_or(0))),
+            None => WaiterCheck::Again(self.check_again()),
         };
         let results = waiting.iter().map(result_for).collect();
-        for (owner, _) in seen.iter().filter(|(_, ms)| *ms == 0) {
+        for (owner, _) in seen.iter().filter(|(_, ms)| **ms == 0) {
             self.release_if_stray(lock, *owner).await?;
         }
         Ok(results)
@@ -115,6 +113,15 @@ impl DistributedLock for Store {
 }
 
 impl Store {
+    /// What a look at the lock says of waiters of this process, those of `sample` among them.
+    async fn look(&self, lock: &LockName, sample: Vec<Uuid>) -> Result<HashMap<Uuid, i32>> {
+        let key = lock.key().as_bytes().to_vec();
+        match self.server.ask(Request::Look(Look { key, sample })).await? {
+            Answer::Look(seen) => Ok(seen.into_iter().collect()),
+            _ => Err(protocol_error("look_1")),
+        }
+    }
+
     /// Releases a grant to a claim of this client that has ended: an attempt that arrived after the
     /// claim's release made it.
     async fn release_if_stray(&self, lock: &LockName, owner: Uuid) -> Result<()> {

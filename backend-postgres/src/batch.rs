@@ -12,8 +12,8 @@ use fencelock_core::{Error, Result};
 use tokio::sync::oneshot;
 
 use crate::connection::{ConnectOptions, PushHandler, Session, SupervisedSession};
-use crate::error::{closed, unreachable};
-use crate::requests::{Answer, Look, Owned, Request, look, renew, steps};
+use crate::error::{ROW_IS_TAKEN, closed, unreachable};
+use crate::requests::{self, Answer, Look, Owned, Request, renew, steps};
 
 /// A direct step behind another one on the same session would wait for it in any case. Two calls: the server works on
 /// one while the answers of the other are read.
@@ -142,19 +142,23 @@ impl BatchingSession {
     async fn send_alone(&self, session: &Session, request: &Request) -> Result<Option<Answer>> {
         let waited = *self.waited_in_vain.lock();
         if waited.is_some_and(|at| at.elapsed() < NO_WAIT) {
-            let answer = request.send(session, &self.options, false).await?;
-            let why = "another transaction has the row of the lock";
-            return answer.ok_or_else(|| unreachable(why)).map(Some);
+            // A grant that has notified others is to be repeated too; the second time there is nobody to notify.
+            for _ in 0..2 {
+                if let Some(answer) = request.send(session, &self.options, false).await? {
+                    return Ok(Some(answer));
+                }
+            }
+            return Err(unreachable(ROW_IS_TAKEN));
         }
         let answer = request.send(session, &self.options, true).await;
-        if answer.as_ref().is_err_and(Error::is_retryable) {
+        if answer.as_ref().is_err_and(|error| error.message().starts_with(ROW_IS_TAKEN)) {
             let mut waited = self.waited_in_vain.lock();
             *waited = Some(Instant::now());
         }
         answer
     }
 
-    /// Sends requests in up to three calls; returns those that are to be repeated.
+    /// Sends requests in up to three calls, if no row is in the way of a look; returns those that are to be repeated.
     async fn send_together(
         self: &Arc<Self>,
         session: &Session,
@@ -192,9 +196,9 @@ impl BatchingSession {
                 },
                 async {
                     if of_looks.is_empty() {
-                        return Ok(Vec::new());
+                        return Vec::new();
                     }
-                    look(session, options, &of_looks).await
+                    requests::looks(session, options, &of_looks).await
                 },
             )
         };
@@ -212,11 +216,8 @@ impl BatchingSession {
             Ok(answers) => deliver(leases, answers),
             Err(error) => fail_all(leases, &error),
         }
-        for pending in looks {
-            // The answer covers all locks; each request ignores the waiters of the others.
-            pending.deliver(
-                seen.as_ref().map(|seen| Answer::Look(seen.clone())).map_err(Clone::clone),
-            );
+        for (pending, seen) in looks.into_iter().zip(seen) {
+            pending.deliver(seen.map(Answer::Look));
         }
         match made {
             Ok(answers) => deliver(claims, answers),

@@ -55,6 +55,9 @@ pub(crate) const MAKE_SCHEMA: &str = "the schema of the locks is missing, older 
 
 const NO_SCHEMA: Meaning = refused(MAKE_SCHEMA);
 
+/// The beginning of the message of an error that only the end of another transaction mends.
+pub(crate) const ROW_IS_TAKEN: &str = "another transaction has the row";
+
 /// SQLSTATEs by their beginnings, the longest first
 /// (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
 const TABLE: &[(&str, Meaning)] = &[
@@ -62,6 +65,8 @@ const TABLE: &[(&str, Meaning)] = &[
     ("0A000", elsewhere("the functions were replaced")),
     ("22021", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
     ("22P05", meaning(ErrorKind::InvalidArgument, Remedy::None, "")),
+    // By an old snapshot, such as that of a pooler's session, a request does not see an earlier one's row.
+    ("23505", later("another request has made the row")),
     ("25006", elsewhere("the server is a standby, or read-only")),
     // Only a check in the user's own transaction meets it.
     (
@@ -99,7 +104,7 @@ const TABLE: &[(&str, Meaning)] = &[
     ("53100", later("the server's disk is full")),
     ("53200", later("the server's memory is full")),
     ("53300", elsewhere("the server accepts no more connections")),
-    ("55P03", later("another transaction has the row")),
+    ("55P03", later(ROW_IS_TAKEN)),
     (
         "57014",
         later(
@@ -232,7 +237,8 @@ mod tests {
             ("28P01", ErrorKind::Refused, Remedy::None),
             ("42883", ErrorKind::Refused, Remedy::None),
             ("22P05", ErrorKind::InvalidArgument, Remedy::None),
-            ("23505", ErrorKind::Refused, Remedy::None),
+            ("23505", ErrorKind::Unreachable, Remedy::None),
+            ("23514", ErrorKind::Refused, Remedy::None),
         ] {
             let meaning = meaning_of_state(state);
             assert_eq!((meaning.kind, meaning.remedy), (kind, remedy), "{state}");

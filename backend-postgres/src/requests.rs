@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::connection::{ConnectOptions, Session};
-use crate::error::protocol_error;
+use crate::error::{ROW_IS_TAKEN, protocol_error};
 use crate::statements::Function;
 
 /// A request about one lock.
@@ -96,8 +96,8 @@ pub(crate) enum Answer {
     Attempt(i64),
     /// To a release, and a renewal: whether it was there.
     There(bool),
-    /// To a look: waiters of this process, and the time after which each is to attempt, in ms.
-    Look(Vec<(Uuid, i32)>),
+    /// To a look.
+    Look(Seen),
 }
 
 /// The step is to be repeated: another one has the row; or what it did has not waited for the disk, since it has
@@ -139,7 +139,8 @@ impl Request {
             Request::Release(_) => steps(session, options, &[self]).await?,
             Request::Renew(of, ttl) => renew(session, options, &[(of, *ttl)], patient).await?,
             Request::Look(it) => {
-                return look(session, options, &[it]).await.map(Answer::Look).map(Some);
+                let seen = looks(session, options, &[it]).await.pop();
+                return seen.unwrap_or_else(|| Ok(Vec::new())).map(Answer::Look).map(Some);
             }
         };
         Ok(answers.into_iter().next().flatten())
@@ -170,12 +171,38 @@ pub(crate) async fn renew(
     Ok(owners.iter().map(answer).collect())
 }
 
-/// Checks the waiters of several locks.
-pub(crate) async fn look(
+/// Waiters of this process, and what a look says of each: in how many ms it is to attempt, or [`MISSING`].
+pub(crate) type Seen = Vec<(Uuid, i32)>;
+
+/// Of a waiter: it is in no queue.
+pub(crate) const MISSING: i32 = -1;
+
+/// Checks the waiters of several locks; an answer for each, which has the waiters of all.
+pub(crate) async fn looks(
     session: &Session,
     options: &ConnectOptions,
     looks: &[&Look],
-) -> Result<Vec<(Uuid, i32)>> {
+) -> Vec<Result<Seen>> {
+    let seen = look(session, options, looks).await;
+    if !seen.as_ref().is_err_and(|error| error.message().starts_with(ROW_IS_TAKEN)) {
+        return vec![seen; looks.len()];
+    }
+    // Somebody keeps a row of one lock. The process lives all the same, which the call has not left behind, and the
+    // other locks have nothing to do with it.
+    if let Err(error) = look(session, options, &[]).await {
+        return vec![Err(error); looks.len()];
+    }
+    if looks.len() == 1 {
+        return vec![seen];
+    }
+    let mut alone = Vec::with_capacity(looks.len());
+    for one in looks {
+        alone.push(look(session, options, &[*one]).await);
+    }
+    alone
+}
+
+async fn look(session: &Session, options: &ConnectOptions, looks: &[&Look]) -> Result<Seen> {
     let keys: Vec<&[u8]> = looks.iter().map(|look| look.key.as_slice()).collect();
     let sample: Vec<Uuid> = looks.iter().flat_map(|look| look.sample.iter().copied()).collect();
     let rows = session.call(options, Function::Look, &[&options.channel, &keys, &sample]).await?;

@@ -44,3 +44,41 @@ async fn a_row_that_is_kept_locked_costs_its_own_lock_and_no_other() {
     drop(user);
     release(until_granted(waiter).await).await;
 }
+
+/// The row of a waiter: looks meet it, at which the waiters of other locks, and the process, depend.
+/// Fault 51: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_s_row_that_is_kept_locked_costs_its_own_lock_and_no_other() {
+    let server = start().await;
+    let (locks, holder) = (direct(&server, "ttl=3s").await, direct(&server, "ttl=30s").await);
+    let kept = acquire(&locks, "kept").await;
+    let (stuck, other) = (acquire(&holder, "stuck").await, acquire(&holder, "other").await);
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.rw_lock("stuck").read().acquire().await })
+        })
+        .collect();
+    until_queued(&holder, "stuck", 2).await;
+    let waiter = spawn_waiter(&locks, "other");
+    until_queued(&holder, "other", 1).await;
+    let user = user(&server).await;
+    user.batch_execute("BEGIN; SELECT FROM fencelock.claims WHERE mode = 's' FOR UPDATE")
+        .await
+        .unwrap();
+    // What a release would hand off, a look is to find: its holder is gone.
+    let gone = "UPDATE fencelock.locks SET owner = NULL, until = 0 WHERE key IN ('lock:stuck', 'lock:other')";
+    sql(&server, gone).await;
+    release(until_granted(waiter).await).await;
+    let lives = "SELECT bool_and(deadline > extract(epoch FROM clock_timestamp()) * 1e6) FROM fencelock.processes";
+    for _ in 0..8 {
+        tokio::time::sleep(ms(500)).await;
+        assert_eq!(sql(&server, lives).await, "t", "the process is taken for dead");
+    }
+    assert!(kept.is_held(), "another lock was lost");
+    release(kept).await;
+    drop((user, stuck, other));
+    for reader in readers {
+        release(soon("it is granted", reader).await.unwrap().unwrap()).await;
+    }
+}

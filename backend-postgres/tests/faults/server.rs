@@ -168,6 +168,25 @@ async fn deleted_rows_are_noticed_by_the_next_renewal_and_the_token_still_rises(
     }
 }
 
+/// A process that was stopped for longer than its waiters live, while another one was at the lock: all of them queue
+/// again, and not only those that a look asks about.
+/// Fault 25: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_waiters_of_a_lost_queue_queue_again() {
+    const WAITERS: usize = 40;
+    let server = start().await;
+    let (one, other) = (direct(&server, "").await, direct(&server, "").await);
+    let held = acquire(&one, "lock").await;
+    let waiters: Vec<_> = (0..WAITERS).map(|_| spawn_waiter(&other, "lock")).collect();
+    until_queued(&one, "lock", WAITERS).await;
+    sql(&server, "DELETE FROM fencelock.claims").await;
+    until_queued(&one, "lock", WAITERS).await;
+    release(held).await;
+    for waiter in waiters {
+        waiter.abort();
+    }
+}
+
 /// A schema that was dropped: an error that says how to make it again, and it is made by the next client.
 /// Fault 25: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

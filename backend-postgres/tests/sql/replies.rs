@@ -124,16 +124,19 @@ fn look(effects: &Effects<'_>, process: &str, keys: &[Vec<u8>], sample: &[uuid::
     }
     let queued = |owner| {
         let mut locks = effects.after.locks.values();
-        locks.any(|lock| {
-            lock.claim(owner).is_some_and(|claim| matches!(claim.state, 'w' | 'g' | 'h'))
-        })
+        locks.any(|lock| lock.claim(owner).is_some())
     };
-    expected.extend(sample.iter().copied().filter(|owner| !queued(*owner)));
-    let told = effects.reply.owners.iter().filter(|(_, again)| *again == 0);
-    let mut told: Vec<_> = told.map(|(owner, _)| *owner).collect();
-    told.sort_unstable();
+    let told = |as_what| {
+        let told = effects.reply.owners.iter().filter(|(_, again)| *again == as_what);
+        let mut told: Vec<_> = told.map(|(owner, _)| *owner).collect();
+        told.sort_unstable();
+        told
+    };
     expected.sort_unstable();
-    equal("those that attempt now", &told, &expected)?;
+    equal("those that attempt now", &told(0), &expected)?;
+    let mut missing: Vec<_> = sample.iter().copied().filter(|owner| !queued(*owner)).collect();
+    missing.sort_unstable();
+    equal("those that are missing", &told(-1), &missing)?;
     let deadline = effects.after.deadlines.get(process).copied().unwrap_or_default();
     equal("the deadline", &deadline, &(effects.after.now + 3_000_000))
 }

@@ -100,9 +100,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = c.proc AND p.deadline >= now_us) THEN",
      "IF c.until < now_us AND c.owner IS DISTINCT FROM asking THEN"),
     ("the dead are removed one by one",
-     r"AND x.state = 'w' AND x.proc = c.proc AND x.until < now_us
+     r"AND x.state = 'w' AND x.until < now_us
         AND x.owner IS DISTINCT FROM asking",
      "AND x.owner = c.owner"),
+    ("the waiters of live processes are removed with the dead",
+     r"AND p.deadline >= now_us OFFSET 0);
+      CONTINUE;",
+     r"AND false OFFSET 0);
+      CONTINUE;"),
     ("the last in the queue is first",
      r"x.state = 'w' ORDER BY x.seq LIMIT 1;
     IF NOT FOUND",

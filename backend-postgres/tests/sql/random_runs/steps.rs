@@ -202,7 +202,7 @@ impl RandomRun<'_> {
             self.actors.iter().filter(waits).map(|actor| actor.claim.owner).collect();
         let (process, keys) = (process.to_owned(), self.keys.clone());
         let Some(reply) = self.call(&Call::Look { process, keys, sample })? else { return Ok(()) };
-        for (owner, _) in reply.owners.iter().filter(|(_, again)| *again == 0) {
+        for (owner, _) in reply.owners.iter().filter(|(_, again)| *again <= 0) {
             self.ring(*owner)?;
         }
         Ok(())

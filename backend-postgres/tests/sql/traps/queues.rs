@@ -13,6 +13,7 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a process's silence of three seconds ends its places", silence),
     ("an attempt shows that its process lives", thawed),
     ("all waiters of a dead process are passed over at once", many_dead),
+    ("all dead processes are passed over at once", many_dead_processes),
     ("a release notifies the next waiter, and no other", notified),
     ("a waiter that reads its grant in the reply is not notified", not_notified),
     ("leaving an unconfirmed hand-off hands off", leaving_a_grant),
@@ -244,6 +245,22 @@ fn many_dead(bench: &mut Bench) -> Verdict {
     equal("the claims", &bench.state()?.lock(b"lock").claims.len(), &1)
 }
 
+/// More than a step hands off to.
+fn many_dead_processes(bench: &mut Bench) -> Verdict {
+    let first = Claim::exclusive(1);
+    bench.acquire(&first)?;
+    for n in 0..100 {
+        bench.queue(&Claim { process: format!("fl_dead{n}"), ..Claim::exclusive(1000 + n) })?;
+    }
+    let last = Claim::exclusive(2);
+    bench.queue(&last)?;
+    bench.advance(4 * SECOND);
+    bench.look(&last, &[])?;
+    bench.release(&first)?;
+    equal("the next holder", &holder(bench)?, &Some(last.owner))?;
+    equal("the claims", &bench.state()?.lock(b"lock").claims.len(), &1)
+}
+
 fn notified(bench: &mut Bench) -> Verdict {
     let [first, second, third] = [1, 2, 3].map(Claim::exclusive);
     bench.acquire(&first)?;
@@ -302,7 +319,7 @@ fn missing(bench: &mut Bench) -> Verdict {
     bench.queue(&second)?;
     let gone = Uuid::from_u128(99);
     let found = bench.look(&second, &[second.owner, gone])?;
-    equal("the look", &found, &vec![(second.owner, 1000), (gone, 0)])
+    equal("the look", &found, &vec![(second.owner, 1000), (gone, -1)])
 }
 
 fn next_look(bench: &mut Bench) -> Verdict {
