@@ -8,10 +8,14 @@ DECLARE
   schema text := current_setting('fencelock.schema');
   found oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = schema);
   mine oid := (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user);
-  -- Its tables, and a column by which each is known.
-  ours jsonb := '{"locks": "crowd", "claims": "seq", "processes": "deadline", "fences": "resource",
-    "turns": "token", "cells": "stamp"}';
-  is_new boolean := to_regprocedure(format('%I.version()', schema)) IS NULL;
+  -- The tables, and their columns: one of another program may have the name of one of these.
+  ours jsonb := '{
+    "locks": "key token tokens owner until crowd grp sum proc label",
+    "claims": "owner key state seq mode n lim ttl proc label tokens token until",
+    "processes": "proc deadline", "fences": "resource token", "turns": "key token",
+    "cells": "key stamp content until"}';
+  is_new boolean := to_regprocedure(format(
+    '%I.attempt_1(bytea, uuid, "char", bigint, bigint, bigint, text, bytea, boolean, int, boolean)', schema)) IS NULL;
   strange text;
   is_of_another boolean;
   version int;
@@ -23,16 +27,22 @@ BEGIN
       USING ERRCODE = 'object_not_in_prerequisite_state',
         HINT = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED.';
   END IF;
+  IF current_setting('search_path') <> 'pg_catalog, pg_temp' THEN
+    RAISE EXCEPTION 'this script needs one transaction, from its first statement on'
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'With psql: -1 -v ON_ERROR_STOP=1.';
+  END IF;
   SELECT o.what, o.owner <> mine INTO strange, is_of_another FROM (
     SELECT 'it', n.nspowner, false FROM pg_namespace n WHERE n.oid = found
     UNION ALL
     SELECT 'the right to create in it', a.grantee, false FROM pg_namespace n, aclexplode(n.nspacl) a
     WHERE n.oid = found AND a.privilege_type = 'CREATE'
     UNION ALL
-    SELECT format('its table, index or sequence %I', c.relname), c.relowner,
-      -- A run without a transaction may have left tables of ours.
-      c.relkind <> 'i' AND NOT EXISTS (
-        SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ours ->> c.relname)
+    SELECT format(CASE c.relkind WHEN 'r' THEN 'its table %I' WHEN 'v' THEN 'its view %I' WHEN 'S' THEN 'its sequence %I'
+        WHEN 'i' THEN 'its index %I' ELSE 'its relation %I' END, c.relname), c.relowner,
+      -- Tables of ours can be there already, such as of a restore without functions.
+      c.relkind <> 'i' AND (c.relkind <> 'r' OR ours ->> c.relname IS DISTINCT FROM (
+        SELECT string_agg(a.attname, ' ' ORDER BY a.attnum) FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
     FROM pg_class c WHERE c.relnamespace = found
     UNION ALL
     SELECT format('its function %I', p.proname), p.proowner, true FROM pg_proc p WHERE p.pronamespace = found
@@ -41,10 +51,6 @@ BEGIN
     UNION ALL
     SELECT format('its type %I', t.typname), t.typowner, t.typrelid = 0 AND t.typelem = 0
     FROM pg_type t WHERE t.typnamespace = found
-    UNION ALL
-    -- Any: its function has an owner, and it runs with the rights of ours.
-    SELECT format('its trigger %I', t.tgname), 0, false FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-    WHERE c.relnamespace = found AND NOT t.tgisinternal
   ) o (what, owner, is_inside)
   WHERE o.owner <> mine OR (o.is_inside AND is_new) ORDER BY o.owner <> mine DESC, o.what LIMIT 1;
   IF is_of_another THEN
@@ -53,9 +59,17 @@ BEGIN
       USING ERRCODE = 'insufficient_privilege', HINT = 'Use SET ROLE, or another schema.';
   END IF;
   IF strange IS NOT NULL THEN
-    RAISE EXCEPTION 'the schema % is another program''s, and locks need one of their own: it has no version(), but %',
-      quote_ident(schema), strange
+    RAISE EXCEPTION 'the schema % is another program''s (see %), and locks need one of their own', quote_ident(schema),
+      strange
       USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Use another schema.';
+  END IF;
+  -- It has an owner, and it runs with the rights of ours.
+  SELECT format('%I of its table %I', t.tgname, c.relname) INTO strange
+  FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+  WHERE c.relnamespace = found AND ours ->> c.relname IS NOT NULL AND NOT t.tgisinternal LIMIT 1;
+  IF strange IS NOT NULL THEN
+    RAISE EXCEPTION 'the schema % cannot be used: the trigger % is not of this script', quote_ident(schema), strange
+      USING ERRCODE = 'insufficient_privilege', HINT = 'Drop the trigger.';
   END IF;
   IF NOT is_new THEN
     EXECUTE format('SELECT %I.version()', schema) INTO version;

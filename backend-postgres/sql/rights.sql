@@ -16,13 +16,18 @@ BEGIN
       WHERE c.relnamespace = (quote_ident(schema))::regnamespace
         AND current_setting('fencelock.tables')::jsonb ->> c.relname IS NOT NULL
       UNION ALL
+      SELECT format('TABLE %s', c.oid::regclass), c.relowner, a.attacl FROM pg_class c
+      JOIN pg_attribute a ON a.attrelid = c.oid
+      WHERE c.relnamespace = (quote_ident(schema))::regnamespace
+        AND current_setting('fencelock.tables')::jsonb ->> c.relname IS NOT NULL AND a.attacl IS NOT NULL
+      UNION ALL
       SELECT format('FUNCTION %s', p.oid::regprocedure), p.proowner, coalesce(p.proacl, acldefault('f', p.proowner))
       FROM pg_proc p
       WHERE p.pronamespace = (quote_ident(schema))::regnamespace AND p.oid::text <> ALL (known)
     ) o (what, owner, acl) CROSS JOIN aclexplode(o.acl) a
     WHERE a.grantee <> o.owner
   LOOP
-    EXECUTE format('REVOKE ALL ON %s FROM %s', r.what, r.role);
+    EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', r.what, r.role);
   END LOOP;
 END $$;
 RESET fencelock.tables;

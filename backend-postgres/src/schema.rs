@@ -95,15 +95,16 @@ pub fn script(schema: &str) -> String {
     // The role may have a schema in its search_path in which others create functions and operators: one that fits
     // the arguments better than PostgreSQL's own of the same name would be called, with the rights of this role.
     format!(
-        "-- fencelock, version {VERSION} of the schema. Run this in one transaction, as the role that owns it.\n\
+        "-- fencelock, version {VERSION} of the schema. Run this in one transaction, as the role that owns it\n\
+         -- (psql -1 -v ON_ERROR_STOP=1 -f FILE).\n\
          --\n\
          -- The role of a program that uses locks needs these rights, and none to a table:\n\
          {}\
          -- An operator, who takes locks from their holders, and clears the names of tests, needs in addition:\n\
          {}\
          \n\
-         SELECT pg_catalog.set_config('fencelock.search_path', pg_catalog.current_setting('search_path'), false);\n\
-         SET search_path = pg_catalog, pg_temp;\n\
+         SELECT pg_catalog.set_config('fencelock.search_path', pg_catalog.current_setting('search_path'), true),\n  \
+           pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);\n\
          {lock}\n\
          CREATE SCHEMA IF NOT EXISTS {name};\n\
          {owner}\
@@ -113,8 +114,7 @@ pub fn script(schema: &str) -> String {
          {}\n\
          RESET check_function_bodies;\n\
          {RIGHTS}\
-         SELECT set_config('search_path', current_setting('fencelock.search_path'), false);\n\
-         RESET fencelock.search_path;\n",
+         SELECT set_config('search_path', current_setting('fencelock.search_path'), true);\n",
         comment(&format!(
             "GRANT USAGE ON SCHEMA {name} TO PROGRAM;\n{}",
             executes(&name, &FOR_PROGRAMS, "PROGRAM")

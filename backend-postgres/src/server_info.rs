@@ -22,11 +22,11 @@ pub(crate) struct ServerInfo {
 }
 
 const SQL: &str = "\
-    SELECT pg_catalog.current_setting('fsync') = 'on', \
-    pg_catalog.current_setting('full_page_writes') = 'on', \
+    SELECT pg_catalog.current_setting('fsync') OPERATOR(pg_catalog.=) 'on', \
+    pg_catalog.current_setting('full_page_writes') OPERATOR(pg_catalog.=) 'on', \
     EXISTS (SELECT FROM pg_catalog.pg_stat_replication), \
-    pg_catalog.current_setting('synchronous_standby_names') <> '', \
-    pg_catalog.current_setting('synchronous_commit') = 'remote_write'";
+    pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) '', \
+    pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_write'";
 
 impl ServerInfo {
     pub(crate) async fn of(session: &Session, options: &ConnectOptions) -> Result<ServerInfo> {

@@ -2,6 +2,7 @@
 
 use fencelock_core::backend::program;
 use fencelock_core::{Error, ErrorKind, Result};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::options::ConnectOptions;
@@ -79,8 +80,8 @@ impl ConnectOptions {
     /// Warns of functions that this user may not call. Not an error: who only looks needs few of them.
     pub(super) async fn warn_of_missing_rights(&self, session: &Session) -> Result<()> {
         let sql = "SELECT pg_catalog.string_agg(p.proname, ', ' ORDER BY p.proname) FROM pg_catalog.pg_proc p \
-                   JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
-                   WHERE n.nspname = $1 AND p.proname = ANY ($2) \
+                   JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace \
+                   WHERE n.nspname OPERATOR(pg_catalog.=) $1 AND p.proname OPERATOR(pg_catalog.=) ANY ($2) \
                    AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE')";
         let functions = schema::FOR_PROGRAMS.as_slice();
         let asked = session
@@ -127,6 +128,12 @@ impl ConnectOptions {
                 schema::quoted(&self.schema),
                 words_of_server(late)
             )),
+            // Nobody can: the script refuses the schema.
+            Some(refusal) if refusal.code() == &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE => {
+                let advice = "name one for the locks alone in the URL, such as schema=fencelock";
+                let message = format!("{}; {advice}", words_of_server(refusal));
+                Error::new(ErrorKind::Refused, message)
+            }
             // Its owner can help.
             Some(refusal) if meaning_of(error).kind == ErrorKind::Refused => {
                 let why = words_of_server(refusal);

@@ -205,8 +205,8 @@ impl ConnectOptions {
     /// Refuses a server that cannot carry locks.
     async fn require(&self, session: &Session) -> Result<()> {
         let sql = "SELECT pg_catalog.pg_is_in_recovery(), \
-                   pg_catalog.current_setting('transaction_read_only') = 'on', \
-                   pg_catalog.current_setting('server_version_num')::int, pg_catalog.version()";
+                   pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'on', \
+                   pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.version()";
         let row = session.client.query_typed(sql, &[]).await;
         let row = session.state.observe(row, &session.host)?;
         let row = row.first().ok_or_else(|| unreachable("no answer about the server"))?;
@@ -239,7 +239,8 @@ impl ConnectOptions {
         });
         // At another address of the host there may be another server.
         let other = self.log_in(&session.host, session.address, None).await?;
-        let notify = "SELECT pg_catalog.pg_backend_pid()::text, pg_catalog.pg_notify($1, '')";
+        let notify =
+            "SELECT pg_catalog.pg_backend_pid()::pg_catalog.text, pg_catalog.pg_notify($1, '')";
         let sent = other.client.query_typed(notify, &[(&probe.channel, Type::TEXT)]).await;
         let rows = other.state.observe(sent, &other.host)?;
         // Two connections at one backend, which only a pooler makes, and which a notification would take as
@@ -260,7 +261,8 @@ impl ConnectOptions {
              SET idle_session_timeout = 0; {} LISTEN {}; \
              SET ROLE NONE; \
              SELECT pg_catalog.pg_terminate_backend(pid, {END_WITHIN_MS}) FROM pg_catalog.pg_stat_activity \
-             WHERE application_name = {} AND usename = session_user AND pid <> pg_catalog.pg_backend_pid(); \
+             WHERE application_name OPERATOR(pg_catalog.=) {} AND usename OPERATOR(pg_catalog.=) session_user \
+             AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid(); \
              RESET ROLE",
             patient("SET"),
             schema::quoted(&self.cells_channel),

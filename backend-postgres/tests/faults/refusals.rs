@@ -312,16 +312,21 @@ async fn the_schema_of_another_program_is_refused_and_left_as_it_is() {
                    INSERT INTO fencelock.locks VALUES (7); GRANT SELECT ON fencelock.locks TO reader; \
                    CREATE SCHEMA own; CREATE TABLE own.stock (theirs int); GRANT SELECT ON own.stock TO reader; \
                    CREATE SCHEMA steps; CREATE FUNCTION steps.tidy_up() RETURNS int LANGUAGE sql AS 'SELECT 1'; \
-                   CREATE SCHEMA kinds; CREATE TYPE kinds.kind AS ENUM ('one')";
+                   CREATE SCHEMA kinds; CREATE TYPE kinds.kind AS ENUM ('one'); \
+                   CREATE SCHEMA views; CREATE VIEW views.locks AS SELECT true AS crowd; \
+                   CREATE SCHEMA version; CREATE TABLE version.turns (key int, token text); \
+                   CREATE FUNCTION version.version() RETURNS int LANGUAGE sql AS 'SELECT 0'";
     user(&server).await.batch_execute(foreign).await.unwrap();
     let all = "SELECT string_agg(relname || coalesce(relacl::text, ''), ' ' ORDER BY relname) FROM pg_class \
                WHERE relnamespace IN ('fencelock'::regnamespace, 'own'::regnamespace, 'steps'::regnamespace)";
     let before = sql(&server, all).await;
     for (schema, says) in [
-        ("fencelock", "its table, index or sequence locks"),
-        ("own", "its table, index or sequence stock"),
+        ("fencelock", "its table locks"),
+        ("own", "its table stock"),
         ("steps", "its function tidy_up"),
         ("kinds", "its type kind"),
+        ("views", "its view locks"),
+        ("version", "its function version"),
     ] {
         let url = with_params(&server, &format!("schema={schema}"));
         let error = try_connect(&url).await.unwrap_err();

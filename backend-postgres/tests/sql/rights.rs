@@ -193,7 +193,10 @@ fn default_privileges_give_nobody_a_right() {
         owner.batch_execute("CREATE TABLE fencelock.report (n int)").await.unwrap();
         owner.batch_execute(&script).await.unwrap();
         allowed(&job, "SELECT FROM fencelock.report").await;
+        owner.batch_execute("GRANT SELECT (owner) ON fencelock.locks TO job").await.unwrap();
+        owner.batch_execute(&script).await.unwrap();
         refused(&job, "SELECT FROM fencelock.locks").await;
+        refused(&job, "SELECT owner FROM fencelock.locks").await;
         let trigger = "CREATE TRIGGER t BEFORE UPDATE ON fencelock.locks
           EXECUTE FUNCTION suppress_redundant_updates_trigger()";
         refused(&job, trigger).await;
@@ -201,7 +204,10 @@ fn default_privileges_give_nobody_a_right() {
         owner.batch_execute("GRANT TRIGGER ON fencelock.locks TO job").await.unwrap();
         job.batch_execute(trigger).await.unwrap();
         let error = text_of(&owner.batch_execute(&script).await.unwrap_err());
-        assert!(error.starts_with("42501") && error.contains("its trigger t"), "{error}");
+        assert!(
+            error.starts_with("42501") && error.contains("trigger t of its table locks"),
+            "{error}"
+        );
         owner.batch_execute("DROP TRIGGER t ON fencelock.locks").await.unwrap();
         owner.batch_execute(&script).await.unwrap();
         refused(&job, trigger).await;
@@ -335,6 +341,10 @@ const SNARES_IN_PUBLIC: &str = "
     CREATE FUNCTION public.to_regclass(name) RETURNS regclass LANGUAGE sql AS 'SELECT public.catch()::regclass';
     CREATE FUNCTION public.concat(text, text) RETURNS text LANGUAGE sql AS 'SELECT public.catch()';
     CREATE OPERATOR public.|| (leftarg = text, rightarg = name, function = public.format);
+    CREATE FUNCTION public.same(name, name) RETURNS boolean LANGUAGE sql AS 'SELECT public.catch() IS NOT NULL';
+    CREATE OPERATOR public.= (leftarg = name, rightarg = name, function = public.same);
+    CREATE FUNCTION public.same(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT public.catch() IS NOT NULL';
+    CREATE OPERATOR public.= (leftarg = text, rightarg = text, function = public.same);
     CREATE FUNCTION public.pg_terminate_backend(int, int) RETURNS boolean LANGUAGE sql
       AS 'SELECT public.catch() IS NULL'";
 
@@ -359,6 +369,16 @@ fn no_stranger_runs_its_code_as_the_one_that_creates_the_schema_or_reconnects() 
             let row = owner.query_one("SHOW search_path", &[]).await.unwrap();
             assert_eq!(row.get::<_, &str>(0), path);
         }
+        // That of the transaction alone ends with it.
+        allowed(&owner, "RESET search_path; BEGIN; SET LOCAL search_path = public, pg_catalog")
+            .await;
+        allowed(&owner, &schema::script("fencelock")).await;
+        for (sql, path) in [("", "public, pg_catalog"), ("COMMIT", r#""$user", public"#)] {
+            allowed(&owner, sql).await;
+            let row = owner.query_one("SHOW search_path", &[]).await.unwrap();
+            assert_eq!(row.get::<_, &str>(0), path);
+        }
+        server.sql("ALTER ROLE fencelock SET search_path = public, pg_catalog").await.unwrap();
         let url = format!("{}?schema=other", server.url());
         let locks =
             fencelock_core::url::connect(&[fencelock_postgres::SCHEME], &url).await.unwrap();

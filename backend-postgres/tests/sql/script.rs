@@ -105,6 +105,20 @@ fn the_script_refuses_a_snapshot_from_before_its_wait() {
     });
 }
 
+/// Where each statement is a transaction, the path ends with the first.
+#[test]
+fn the_script_refuses_to_run_statement_by_statement() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let client = connected(&config(&server)).await;
+        let script = schema::script("fencelock");
+        let (first, rest) = script.split_once(", true);\n").unwrap();
+        client.batch_execute(&format!("{first}, true)")).await.unwrap();
+        let error = text_of(&client.batch_execute(rest).await.unwrap_err());
+        assert!(error.contains("needs one transaction"), "{error}");
+    });
+}
+
 #[test]
 fn any_name_is_a_schema() {
     let names = [
