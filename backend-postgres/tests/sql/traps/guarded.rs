@@ -260,6 +260,13 @@ fn old_snapshot(bench: &mut Bench) -> Verdict {
             bench.other.run(&format!("ROLLBACK; BEGIN ISOLATION LEVEL {level}"))?;
             bench.other.run(&check(&holder, token))?;
             bench.other.run("COMMIT")?;
+            bench.advance(LONG);
+            bench.other.run(&format!("BEGIN ISOLATION LEVEL {level}"))?;
+            fails("40001", &bench.other.run(&check(&holder, token)))?;
+            bench.advance(10 * SECOND);
+            bench.other.run(&format!("ROLLBACK; BEGIN ISOLATION LEVEL {level}"))?;
+            fails("FL001", &bench.other.run(&check(&holder, token)))?;
+            bench.other.run("ROLLBACK")?;
         }
     }
     Ok(())
