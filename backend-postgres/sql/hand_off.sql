@@ -1,11 +1,11 @@
 -- Hands a lock, whose row `l` the caller has locked, to the first live waiters for which it is free, in the
 -- order of their arrival, and writes the row. They stay in the queue until they confirm, so that a late one
--- keeps its place.
+-- keeps its place. Waits for nobody: a claim's row that another transaction has is left as it is.
 --
 -- asking      reads its grant from the reply of this step, and is not notified
 -- must_write  the caller has changed `l`
 -- Reply       the row afterwards
--- O(log n) in the waiters, except for dead ones; O(n) in the readers or permits that hold; 64 grants.
+-- O(log n) in the waiters, O(n) if the first is dead; O(n) in the readers or permits that hold; 64 grants.
 
 CREATE OR REPLACE FUNCTION :"schema".hand_off(l :"schema".locks, now_us bigint, asking uuid, must_write boolean)
 RETURNS :"schema".locks LANGUAGE plpgsql AS $$
@@ -18,7 +18,9 @@ DECLARE
 BEGIN
   IF l.owner IS NOT NULL AND l.until <= now_us THEN
     UPDATE claims x SET state = 'l', until = now_us + 3000000
-    WHERE x.owner = l.owner AND (x.key, x.state) IS NOT DISTINCT FROM (l.key, 'w'::"char");
+    WHERE x.owner = (
+      SELECT y.owner FROM claims y
+      WHERE y.owner = l.owner AND (y.key, y.state) IS NOT DISTINCT FROM (l.key, 'w'::"char") FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS late = ROW_COUNT;
   END IF;
   IF l.grp IS NOT NULL THEN
@@ -41,27 +43,41 @@ BEGIN
   END IF;
   IF late > 0 THEN
     -- Those that were late before, and whose process has died since.
-    DELETE FROM claims x WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
-      AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us);
+    DELETE FROM claims d WHERE d.owner = ANY (ARRAY(
+      SELECT x.owner FROM claims x
+      WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
+      AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us OFFSET 0)
+      FOR UPDATE SKIP LOCKED));
   END IF;
   FOR i IN 1 .. 64 LOOP
     EXIT WHEN l.owner IS NOT NULL AND l.until > now_us;
     SELECT * INTO c FROM claims x WHERE x.key = l.key AND x.state = 'w' ORDER BY x.seq LIMIT 1;
     IF NOT FOUND THEN
-      DELETE FROM claims x WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
-        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us);
+      DELETE FROM claims d WHERE d.owner = ANY (ARRAY(
+        SELECT x.owner FROM claims x
+        WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
+        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us OFFSET 0)
+        FOR UPDATE SKIP LOCKED));
       EXIT;
     END IF;
     IF c.until < now_us AND c.owner IS DISTINCT FROM asking
        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = c.proc AND p.deadline >= now_us) THEN
       -- All of dead processes at once: there can be thousands, and the live ones wait behind them. OFFSET: a join
       -- could read all processes.
-      DELETE FROM claims x WHERE x.key = l.key AND x.state = 'w' AND x.until < now_us
+      DELETE FROM claims d WHERE d.owner = ANY (ARRAY(
+        SELECT x.owner FROM claims x
+        WHERE x.key = l.key AND x.state = 'w' AND x.until < now_us
         AND x.owner IS DISTINCT FROM asking
-        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us OFFSET 0);
+        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us OFFSET 0)
+        FOR UPDATE SKIP LOCKED));
+      EXIT WHEN NOT FOUND;
       CONTINUE;
     END IF;
     EXIT WHEN NOT (l.grp IS NULL OR (c.mode = l.grp AND (c.mode = 's' OR c.n <= c.lim - l.sum)));
+    IF c.mode <> 'x' THEN
+      PERFORM FROM claims x WHERE x.owner = c.owner FOR UPDATE SKIP LOCKED;
+      EXIT WHEN NOT FOUND;
+    END IF;
     grants := grants OR may_grant(l.key);
     EXIT WHEN NOT grants;
     l.token := greatest(l.token + c.tokens, now_us + c.tokens - 1);

@@ -1,6 +1,5 @@
 //! The backend: renewals, checks of waiters, `inspect` and `evict`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use uuid::Uuid;
 
 use crate::acquisition::PostgresAcquisition;
 use crate::error::protocol_error;
-use crate::requests::{Answer, Look, MISSING, Owned, Request, column, read};
+use crate::requests::{Answer, Look, MISSING, Owned, Request, Seen, column, read};
 use crate::schema;
 use crate::statements::Function;
 use crate::store::Store;
@@ -46,12 +45,13 @@ impl DistributedLock for Store {
         lock: &LockName,
         waiting: &[&PostgresAcquisition],
     ) -> Result<Vec<WaiterCheck>> {
-        let mut seen: HashMap<_, _> = self.look(lock, sample(waiting)).await?;
+        let mut seen = self.look(lock, sample(waiting)).await?;
         let is_missing =
             |waiter: &&PostgresAcquisition| seen.get(&waiter.owner()) == Some(&MISSING);
         if waiting.len() > SAMPLE && waiting.iter().any(is_missing) {
             // The queue was lost, such as while this process was stopped: others took it for dead.
-            seen = self.look(lock, waiting.iter().map(|waiter| waiter.owner()).collect()).await?;
+            let all = waiting.iter().map(|waiter| waiter.owner()).collect();
+            seen = self.look(lock, all).await.unwrap_or(seen);
         }
         let result_for = |waiter: &&PostgresAcquisition| match seen.get(&waiter.owner()) {
             Some(&(0 | MISSING)) => WaiterCheck::Attempt,
@@ -114,10 +114,10 @@ impl DistributedLock for Store {
 
 impl Store {
     /// What a look at the lock says of waiters of this process, those of `sample` among them.
-    async fn look(&self, lock: &LockName, sample: Vec<Uuid>) -> Result<HashMap<Uuid, i32>> {
+    async fn look(&self, lock: &LockName, sample: Vec<Uuid>) -> Result<Seen> {
         let key = lock.key().as_bytes().to_vec();
         match self.server.ask(Request::Look(Look { key, sample })).await? {
-            Answer::Look(seen) => Ok(seen.into_iter().collect()),
+            Answer::Look(seen) => Ok(seen),
             _ => Err(protocol_error("look_1")),
         }
     }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::connection::{ConnectOptions, PushHandler, Session, SupervisedSession};
 use crate::error::{ROW_IS_TAKEN, closed, unreachable};
-use crate::requests::{self, Answer, Look, Owned, Request, renew, steps};
+use crate::requests::{Answer, Look, Owned, Request, is_in_vain, look, renew, steps};
 
 /// A direct step behind another one on the same session would wait for it in any case. Two calls: the server works on
 /// one while the answers of the other are read.
@@ -151,14 +151,14 @@ impl BatchingSession {
             return Err(unreachable(ROW_IS_TAKEN));
         }
         let answer = request.send(session, &self.options, true).await;
-        if answer.as_ref().is_err_and(|error| error.message().starts_with(ROW_IS_TAKEN)) {
+        if is_in_vain(&answer) {
             let mut waited = self.waited_in_vain.lock();
             *waited = Some(Instant::now());
         }
         answer
     }
 
-    /// Sends requests in up to three calls, if no row is in the way of a look; returns those that are to be repeated.
+    /// Sends requests in a call of each kind; returns those that are to be repeated.
     async fn send_together(
         self: &Arc<Self>,
         session: &Session,
@@ -175,58 +175,67 @@ impl BatchingSession {
             }
         }
         let options = &*self.options;
-        let of_claims: Vec<&Request> = claims.iter().map(|pending| &pending.request).collect();
-        let of_leases: Vec<(&Owned, i64)> = leases.iter().filter_map(lease_of).collect();
-        let of_looks: Vec<&Look> = looks.iter().filter_map(look_of).collect();
+        // Each has its answer when it comes.
         let calls = async {
             tokio::join!(
                 async {
-                    match of_claims.as_slice() {
-                        [] => Ok(Vec::new()),
+                    let requests: Vec<&Request> = claims.iter().map(|it| &it.request).collect();
+                    let made = match requests.as_slice() {
+                        [] => return Vec::new(),
                         [one] => self.send_alone(session, one).await.map(|answer| vec![answer]),
                         several => steps(session, options, several).await,
+                    };
+                    match made {
+                        Ok(answers) => deliver(claims, answers),
+                        Err(error) if error.is_retryable() || claims.len() == 1 => {
+                            fail_all(claims, &error);
+                            Vec::new()
+                        }
+                        // A refusal that is due to one step must not fail the others.
+                        Err(_) => claims,
                     }
                 },
                 async {
-                    if of_leases.is_empty() {
-                        return Ok(Vec::new());
-                    }
-                    // One that waited for a row would have the others wait, until their ends.
-                    renew(session, options, &of_leases, false).await
-                },
-                async {
-                    if of_looks.is_empty() {
+                    let requests: Vec<(&Owned, i64)> = leases.iter().filter_map(lease_of).collect();
+                    if requests.is_empty() {
                         return Vec::new();
                     }
-                    requests::looks(session, options, &of_looks).await
+                    // One that waited for a row would have the others wait, until their ends.
+                    match renew(session, options, &requests, false).await {
+                        Ok(answers) => deliver(leases, answers),
+                        Err(error) => {
+                            fail_all(leases, &error);
+                            Vec::new()
+                        }
+                    }
+                },
+                async {
+                    let requests: Vec<&Look> = looks.iter().filter_map(look_of).collect();
+                    if requests.is_empty() {
+                        return;
+                    }
+                    // The answer covers all locks; each request ignores the waiters of the others.
+                    let seen = look(session, options, &requests).await.map(Answer::Look);
+                    looks.into_iter().for_each(|pending| pending.deliver(seen.clone()));
                 },
             )
         };
-        let (made, held, seen) = in_order(calls, order).await;
-        let mut left = Vec::new();
-        let mut deliver = |requests: Vec<Pending>, answers: Vec<Option<Answer>>| {
-            for (pending, answer) in requests.into_iter().zip(answers) {
-                match answer {
-                    Some(answer) => pending.deliver(Ok(answer)),
-                    None => left.push(pending),
-                }
-            }
-        };
-        match held {
-            Ok(answers) => deliver(leases, answers),
-            Err(error) => fail_all(leases, &error),
-        }
-        for (pending, seen) in looks.into_iter().zip(seen) {
-            pending.deliver(seen.map(Answer::Look));
-        }
-        match made {
-            Ok(answers) => deliver(claims, answers),
-            Err(error) if error.is_retryable() || claims.len() == 1 => fail_all(claims, &error),
-            // A refusal that is due to one step must not fail the others.
-            Err(_) => left.extend(claims),
-        }
+        let (mut left, of_leases, ()) = in_order(calls, order).await;
+        left.extend(of_leases);
         left
     }
+}
+
+/// Delivers the answers; the requests that are to be repeated.
+fn deliver(requests: Vec<Pending>, answers: Vec<Option<Answer>>) -> Vec<Pending> {
+    let mut left = Vec::new();
+    for (pending, answer) in requests.into_iter().zip(answers) {
+        match answer {
+            Some(answer) => pending.deliver(Ok(answer)),
+            None => left.push(pending),
+        }
+    }
+    left
 }
 
 fn lease_of(pending: &Pending) -> Option<(&Owned, i64)> {

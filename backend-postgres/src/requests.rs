@@ -1,6 +1,7 @@
 //! The requests of claims that may share a call, their arguments and their answers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{Claim, IfBusy, Mode, Result};
@@ -139,8 +140,7 @@ impl Request {
             Request::Release(_) => steps(session, options, &[self]).await?,
             Request::Renew(of, ttl) => renew(session, options, &[(of, *ttl)], patient).await?,
             Request::Look(it) => {
-                let seen = looks(session, options, &[it]).await.pop();
-                return seen.unwrap_or_else(|| Ok(Vec::new())).map(Answer::Look).map(Some);
+                return look(session, options, &[it]).await.map(Answer::Look).map(Some);
             }
         };
         Ok(answers.into_iter().next().flatten())
@@ -172,41 +172,27 @@ pub(crate) async fn renew(
 }
 
 /// Waiters of this process, and what a look says of each: in how many ms it is to attempt, or [`MISSING`].
-pub(crate) type Seen = Vec<(Uuid, i32)>;
+pub(crate) type Seen = Arc<HashMap<Uuid, i32>>;
 
 /// Of a waiter: it is in no queue.
 pub(crate) const MISSING: i32 = -1;
 
-/// Checks the waiters of several locks; an answer for each, which has the waiters of all.
-pub(crate) async fn looks(
+/// Whether it waited for a row in vain.
+pub(crate) fn is_in_vain<T>(answer: &Result<T>) -> bool {
+    answer.as_ref().is_err_and(|error| error.message().starts_with(ROW_IS_TAKEN))
+}
+
+/// Checks the waiters of several locks; the answer has those of all.
+pub(crate) async fn look(
     session: &Session,
     options: &ConnectOptions,
     looks: &[&Look],
-) -> Vec<Result<Seen>> {
-    let seen = look(session, options, looks).await;
-    if !seen.as_ref().is_err_and(|error| error.message().starts_with(ROW_IS_TAKEN)) {
-        return vec![seen; looks.len()];
-    }
-    // Somebody keeps a row of one lock. The process lives all the same, which the call has not left behind, and the
-    // other locks have nothing to do with it.
-    if let Err(error) = look(session, options, &[]).await {
-        return vec![Err(error); looks.len()];
-    }
-    if looks.len() == 1 {
-        return vec![seen];
-    }
-    let mut alone = Vec::with_capacity(looks.len());
-    for one in looks {
-        alone.push(look(session, options, &[*one]).await);
-    }
-    alone
-}
-
-async fn look(session: &Session, options: &ConnectOptions, looks: &[&Look]) -> Result<Seen> {
+) -> Result<Seen> {
     let keys: Vec<&[u8]> = looks.iter().map(|look| look.key.as_slice()).collect();
     let sample: Vec<Uuid> = looks.iter().flat_map(|look| look.sample.iter().copied()).collect();
     let rows = session.call(options, Function::Look, &[&options.channel, &keys, &sample]).await?;
-    rows.iter().map(|row| Ok((read(row, 0, "look_1")?, read(row, 1, "look_1")?))).collect()
+    let seen = rows.iter().map(|row| Ok((read(row, 0, "look_1")?, read(row, 1, "look_1")?)));
+    seen.collect::<Result<HashMap<_, _>>>().map(Arc::new)
 }
 
 /// Makes the steps of several claims, attempts and releases; the answers in their order, `None` for

@@ -168,8 +168,8 @@ async fn deleted_rows_are_noticed_by_the_next_renewal_and_the_token_still_rises(
     }
 }
 
-/// A process that was stopped for longer than its waiters live, while another one was at the lock: all of them queue
-/// again, and not only those that a look asks about.
+/// The queue of a process is gone, as when it was stopped for longer than its waiters live: all of them queue again,
+/// and not only those that a look asks about.
 /// Fault 25: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_waiters_of_a_lost_queue_queue_again() {

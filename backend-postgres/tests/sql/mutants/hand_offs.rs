@@ -54,17 +54,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "FOUND"),
     ("a hand-off that ended is lost",
      r"UPDATE claims x SET state = 'l', until = now_us + 3000000
-    WHERE x.owner = l.owner",
-     "DELETE FROM claims x WHERE x.owner = l.owner"),
+    WHERE x.owner = (",
+     "DELETE FROM claims x WHERE x.owner = ("),
     ("a hand-off that ended is at the head of the queue again",
-     r#"WHERE x.owner = l.owner AND (x.key, x.state) IS NOT DISTINCT FROM (l.key, 'w'::"char");"#,
-     "WHERE false;"),
+     r#"y.owner = l.owner AND (y.key, y.state) IS NOT DISTINCT FROM (l.key, 'w'::"char")"#,
+     "false"),
     ("a hold that ended takes its owner's place in another queue",
-     r#"WHERE x.owner = l.owner AND (x.key, x.state) IS NOT DISTINCT FROM (l.key, 'w'::"char");"#,
-     r#"WHERE x.owner = l.owner AND x.state IS NOT DISTINCT FROM 'w'::"char";"#),
+     r#"y.owner = l.owner AND (y.key, y.state) IS NOT DISTINCT FROM (l.key, 'w'::"char")"#,
+     r#"y.owner = l.owner AND y.state IS NOT DISTINCT FROM 'w'::"char""#),
     ("a hand-off that ended is looked for in the queue",
-     r#"WHERE x.owner = l.owner AND (x.key, x.state) IS NOT DISTINCT FROM (l.key, 'w'::"char");"#,
-     "WHERE x.owner = l.owner AND x.key = l.key AND x.state = 'w';"),
+     r#"y.owner = l.owner AND (y.key, y.state) IS NOT DISTINCT FROM (l.key, 'w'::"char")"#,
+     "y.owner = l.owner AND y.key = l.key AND y.state = 'w'"),
     ("ended readers are looked for in the queue",
      "x.state BETWEEN 'g' AND 'h' AND x.mode <> 'x' AND x.until <= now_us",
      "x.state IN ('g', 'h') AND x.mode <> 'x' AND x.until <= now_us"),
@@ -102,12 +102,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("the dead are removed one by one",
      r"AND x.state = 'w' AND x.until < now_us
         AND x.owner IS DISTINCT FROM asking",
-     "AND x.owner = c.owner"),
+     "AND x.owner = c.owner AND x.owner IS DISTINCT FROM asking"),
     ("the waiters of live processes are removed with the dead",
-     r"AND p.deadline >= now_us OFFSET 0);
-      CONTINUE;",
-     r"AND false OFFSET 0);
-      CONTINUE;"),
+     r"AND p.deadline >= now_us OFFSET 0)
+        FOR UPDATE SKIP LOCKED));
+      EXIT WHEN NOT FOUND;",
+     r"AND false OFFSET 0)
+        FOR UPDATE SKIP LOCKED));
+      EXIT WHEN NOT FOUND;"),
     ("the last in the queue is first",
      r"x.state = 'w' ORDER BY x.seq LIMIT 1;
     IF NOT FOUND",
