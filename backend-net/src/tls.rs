@@ -140,12 +140,14 @@ mod secured {
             connecting.await.map_err(|cause| {
                 use rustls::CertificateError;
                 let hint: String = match cause.get_ref().and_then(|cause| cause.downcast_ref()) {
-                    Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+                    Some(rustls::Error::InvalidCertificate(
+                        CertificateError::UnknownIssuer | CertificateError::BadSignature,
+                    )) => {
                         "; tls_ca=FILE names the authority that has signed the server's certificate".into()
                     }
                     Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))) => {
-                        "; the server needs a certificate of version 3, for itself (CA:FALSE), that an \
-                         authority has signed: one that has signed itself cannot be checked"
+                        "; the server needs a certificate of version 3, for itself: one that has signed itself \
+                         must not be an authority's (openssl req -x509 -addext basicConstraints=CA:FALSE)"
                             .into()
                     }
                     Some(rustls::Error::InvalidMessage(_)) => {

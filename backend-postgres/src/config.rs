@@ -65,7 +65,7 @@ const PARAMETERS: [&str; 12] = [
 ];
 
 /// What to write in place of parameters of libpq, which the URL of a program's other connections may have.
-const ADVICE: [(&str, &str); 18] = [
+const ADVICE: [(&str, &str); 24] = [
     ("application_name", "use label=TEXT, which others see beside the lock"),
     ("channel_binding", "leave it out; sslmode=verify-full proves who the server is"),
     ("client_encoding", "leave it out; names are bytes"),
@@ -73,14 +73,20 @@ const ADVICE: [(&str, &str); 18] = [
     ("gssencmode", "leave it out; only TLS encrypts here"),
     ("hostaddr", "write it as the host, with tls_server_name=NAME if it is encrypted"),
     ("keepalives", "leave it out; answer_timeout=2s finds a dead connection"),
+    ("keepalives_count", "leave it out; answer_timeout=2s finds a dead connection"),
     ("keepalives_idle", "leave it out; answer_timeout=2s finds a dead connection"),
+    ("keepalives_interval", "leave it out; answer_timeout=2s finds a dead connection"),
     ("load_balance_hosts", "leave it out; the first host that can be written is used"),
     ("options", "leave it out, or set it for the role: ALTER ROLE USER SET NAME = VALUE"),
     ("passfile", "use password_file=PATH, a file with nothing but the password"),
     ("password", "write it before the host: postgres://USER:PASSWORD@HOST/DATABASE"),
+    ("pgbouncer", "leave it out; a pooler is found out"),
+    ("search_path", "use schema=NAME, the schema for the locks alone"),
     ("sslcert", "here it is tls_cert=FILE"),
     ("sslkey", "here it is tls_key=FILE"),
+    ("sslnegotiation", "leave it out; TLS begins after PostgreSQL's own question for it"),
     ("sslrootcert", "here it is tls_ca=FILE; without it, the system's authorities are trusted"),
+    ("statement_timeout", "leave it out; answer_timeout=2s is how long a reply may take"),
     ("target_session_attrs", "leave it out; the first host that can be written is used"),
     ("tcp_user_timeout", "leave it out; answer_timeout=2s finds a dead connection"),
     ("user", "write it before the host: postgres://USER:PASSWORD@HOST/DATABASE"),

@@ -94,8 +94,8 @@ const TABLE: &[(&str, Meaning)] = &[
     (
         "42501",
         refused(
-            "a right is missing; have the owner of the schema run the GRANT statements in the first lines \
-             of what `fencelock postgres schema` prints (see docs/postgres.md)",
+            "a right is missing; have the owner of the schema run the GRANT statements, a program's or an \
+             operator's, in the first lines of what `fencelock postgres schema [--schema NAME]` prints",
         ),
     ),
     ("42883", NO_SCHEMA),

@@ -41,7 +41,7 @@ const DEFAULT_URL: &str = "file://";
 /// The options that choose the store.
 #[derive(clap::Args, Debug)]
 pub(crate) struct StoreOptions {
-    /// Store URL, such as redis://HOST, postgres://HOST/DATABASE, zk://HOST or file:///DIR [env:
+    /// Store URL, such as redis://HOST, postgres://USER@HOST/DATABASE, zk://HOST or file:///DIR [env:
     /// FENCELOCK_URL]; the default, file://, is a per-user directory on this machine
     #[arg(long, value_name = "URL")]
     url: Option<GivenUrl>,
@@ -167,7 +167,7 @@ impl Config {
                 value.as_str(),
                 match value {
                     RequiredReach::Network => format!(
-                        "set a URL such as redis://HOST or postgres://HOST/DATABASE by --url, {URL_VARIABLE} or \
+                        "set a URL such as redis://HOST or postgres://USER@HOST/DATABASE by --url, {URL_VARIABLE} or \
                          url in {MACHINE_FILE}"
                     ),
                     RequiredReach::Machine =>

@@ -174,7 +174,8 @@ impl Guard {
 
     /// The statement that a transaction on this lock's own database runs first, so that what it then
     /// writes is protected by the lock until its commit, whatever happens to the lease meanwhile: a
-    /// write that is checked this way is never one of two. Only `postgres://` has it; with another store
+    /// write that is checked this way under an exclusive lock is never one of two. (Readers and permit holders
+    /// keep each other out no more than their locks do.) Only `postgres://` has it; with another store
     /// the resource compares the [`fencing_token`](Guard::fencing_token).
     ///
     /// # Errors

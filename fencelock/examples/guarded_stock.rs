@@ -4,11 +4,11 @@
 //! fencing token to the database.
 //!
 //! ```sh
-//! cargo run --features postgres --example guarded_stock -- postgres://USER:PASSWORD@127.0.0.1/DATABASE
+//! cargo run -p fencelock --features postgres --example guarded_stock -- postgres://USER:PASSWORD@127.0.0.1/DATABASE
 //! # The stock in PostgreSQL, the lock in Redis:
-//! cargo run --features postgres,redis --example guarded_stock -- postgres://… redis://127.0.0.1/
+//! cargo run -p fencelock --features postgres,redis --example guarded_stock -- postgres://… redis://127.0.0.1/
 //! # Without the check: ends with an error.
-//! cargo run --features postgres --example guarded_stock -- postgres://… --without
+//! cargo run -p fencelock --features postgres --example guarded_stock -- postgres://… --without
 //! ```
 //!
 //! The stock stays right also when the server's clock jumps, or when a standby takes over that has not got the
@@ -263,7 +263,8 @@ async fn main() -> Result<()> {
              INSERT INTO fencelock_example_stock VALUES ('lamp', {LAMPS});
              COMMIT"
         ))
-        .await?;
+        .await
+        .map_err(|error| text_of(&error))?;
     let how = match protection {
         Protection::Check => "checks its lock first, in its own transaction",
         Protection::Fence => "shows the token of its lock first, in its own transaction",

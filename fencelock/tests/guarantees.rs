@@ -57,7 +57,7 @@ async fn the_readme_says_what_the_stores_promise() {
     let stores = [
         ("mem://", fencelock::connect("mem://").await.unwrap()),
         ("file:///DIR", fencelock::connect(&file).await.unwrap()),
-        ("postgres://HOST/DATABASE", fencelock::connect(&postgres.url()).await.unwrap()),
+        ("postgres://USER@HOST/DATABASE", fencelock::connect(&postgres.url()).await.unwrap()),
         ("redis://HOST", fencelock::connect(&redis).await.unwrap()),
         ("redlock://H1,H2,H3", fencelock::connect(&redlock).await.unwrap()),
         ("zk://HOSTS", fencelock::connect(&zookeeper).await.unwrap()),

@@ -33,7 +33,7 @@ impl Target {
             let message = format!(
                 "{store} has the locks of one process only, so this command would always find them \
                  free; expected the store of the lock's holder, such as file:///DIR, redis://HOST, \
-                 postgres://HOST/DATABASE or zk://HOST"
+                 postgres://USER@HOST/DATABASE or zk://HOST"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
