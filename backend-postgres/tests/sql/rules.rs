@@ -9,7 +9,7 @@ use super::Verdict;
 use super::bench::{Call, Reply, Step, ensure};
 use super::claim::{Claim, SECOND};
 use super::session::Note;
-use super::state::{Grant, LockState, State};
+use super::state::{Grant, LockState, Queued, State};
 
 /// How long a hand-off waits for its confirmation.
 const CONFIRM: i64 = 2 * SECOND;
@@ -100,7 +100,8 @@ impl Effects<'_> {
         if let Some(grant) = lock.grants().iter().find(holds) {
             return Ok(grant.owner);
         }
-        let mut waiting = lock.claims.iter().filter(|claim| matches!(claim.state, 'w' | 'l'));
+        let waits = |it: &&Queued| matches!(it.state, 'w' | 'l') || self.before.is_late(it);
+        let mut waiting = lock.claims.iter().filter(waits);
         let found = waiting.find(|claim| id == format!("w{}", claim.seq));
         found.map(|claim| claim.owner).ok_or_else(|| format!("{id} is not there"))
     }

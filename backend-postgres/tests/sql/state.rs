@@ -24,6 +24,8 @@ pub(crate) struct Queued {
     pub(crate) tokens: i32,
     pub(crate) token: Option<i64>,
     pub(crate) until: i64,
+    /// What the row itself has.
+    own_until: i64,
 }
 
 /// A claim that holds, or was handed off to.
@@ -101,6 +103,7 @@ impl State {
                 tokens: row.get(9),
                 token: row.get(10),
                 until: if is_handed_off { lock.until } else { row.get(11) },
+                own_until: row.get(11),
             });
         }
         state.deadlines = rows[2].iter().map(|row| (row.get(0), row.get(1))).collect();
@@ -117,6 +120,19 @@ impl State {
         let looked =
             self.deadlines.get(&claim.process).is_some_and(|deadline| *deadline >= self.now);
         looked || (matches!(claim.state, 'w' | 'l') && claim.until >= self.now)
+    }
+
+    /// Whether it did not take the lock in time: the next step has it wait again.
+    pub(crate) fn is_late(&self, claim: &Queued) -> bool {
+        claim.mode == 'x' && claim.state == 'g' && claim.until <= self.now
+    }
+
+    /// Whether `inspect` shows it as a waiter.
+    pub(crate) fn is_waiter(&self, claim: &Queued) -> bool {
+        match self.is_late(claim) {
+            true => self.is_live(&Queued { state: 'w', until: claim.own_until, ..claim.clone() }),
+            false => matches!(claim.state, 'w' | 'l') && self.is_live(claim),
+        }
     }
 }
 

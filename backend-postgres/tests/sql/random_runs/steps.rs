@@ -134,10 +134,7 @@ impl RandomRun<'_> {
         let lock = self.state.lock(&key);
         let now = self.bench.now();
         let holders = lock.grants().into_iter().filter(|grant| grant.until > now);
-        let waiters = lock
-            .claims
-            .iter()
-            .filter(|claim| matches!(claim.state, 'w' | 'l') && self.state.is_live(claim));
+        let waiters = lock.claims.iter().filter(|claim| self.state.is_waiter(claim));
         let all = holders.map(|grant| (grant.owner, format!("h{}", grant.first)));
         let all: Vec<_> = all.chain(waiters.map(|c| (c.owner, format!("w{}", c.seq)))).collect();
         let Some((owner, id)) = all.choose(&mut self.rng).cloned() else { return Ok(()) };
