@@ -1,6 +1,7 @@
 -- Times are us since 1970 on the server's clock; keys are bytes, since text refuses NUL and depends on
 -- the database's encoding. Nothing that an uncontended step changes is indexed, and half of a page is
--- left free, so that its updates stay in the page.
+-- left free, so that its updates stay in the page. They do not while anybody reads for some ms: the row moves on to a
+-- new page, and the old one, with a few dead versions, is only used again after a vacuum. Hence so early a one.
 --
 -- Functions run without sequential and bitmap scans: their plans are kept, and one that was made when a table
 -- was small, and read it whole, would read the ten thousand waiters that came afterwards for every step.
@@ -22,9 +23,12 @@ CREATE TABLE IF NOT EXISTS :"schema".locks (
   sum    bigint  NOT NULL DEFAULT 0,      -- the readers or permits of that group
   proc   text    NOT NULL DEFAULT '-',    -- of the exclusive holder
   label  bytea   NOT NULL DEFAULT ''
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 10000);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 
--- Waiters, readers and permit holders.
+-- Waiters, readers and permit holders. More than 90 % of a page is filled: what was deleted is taken out when less
+-- than a tenth of the page is free (heap_page_prune_opt, src/backend/access/heap/pruneheap.c), and with a smaller
+-- fillfactor the inserts have gone on to the next page by then. A wait leaves 70 bytes for the next vacuum this way;
+-- with 70 % it left 260.
 CREATE TABLE IF NOT EXISTS :"schema".claims (
   owner  uuid PRIMARY KEY,
   key    bytea  NOT NULL,
@@ -45,7 +49,7 @@ CREATE TABLE IF NOT EXISTS :"schema".claims (
   -- g, h: the end of the grant, 0 once it was released during its guarded transaction. w, l: until then it
   -- lives, whether or not its process looks
   until  bigint NOT NULL
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 92, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 -- Not by IF NOT EXISTS, which locks out all changes of the table before it looks.
 DO $$
 DECLARE

@@ -15,6 +15,7 @@ mod script;
 mod server;
 mod session;
 mod state;
+mod storage;
 mod traps;
 
 use std::sync::Arc;

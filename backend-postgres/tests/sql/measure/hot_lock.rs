@@ -13,7 +13,7 @@ use crate::server::{config, connected};
 
 const MOST_BYTES: i64 = 10_000_000;
 /// Of a claim that has waited since the last vacuum, its row and the places in the indexes.
-const BYTES_OF_CLAIM: u64 = 600;
+const BYTES_OF_CLAIM: u64 = 200;
 /// Postgres begins a vacuum once a minute, and this one takes its time on a busy machine.
 const BETWEEN_VACUUMS: u64 = 120;
 
