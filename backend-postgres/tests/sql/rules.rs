@@ -174,8 +174,12 @@ impl Effects<'_> {
     fn grants_are_in_order(&self, new: &[Grant], before: &LockState, after: &LockState) -> Verdict {
         for grant in new {
             let place = before.claim(grant.owner).map_or(i64::MAX, |claim| claim.seq);
-            let overtaken = |c: &&super::state::Queued| {
-                let waited = before.claim(c.owner).filter(|old| old.state == 'w');
+            // Not a dead one: it may be removed, and queue again in the same batch, and in the same place if the
+            // clock has fallen.
+            let overtaken = |c: &&Queued| {
+                let waited = before
+                    .claim(c.owner)
+                    .filter(|old| old.state == 'w' && self.before.is_live_at(old, self.after.now));
                 c.state == 'w' && c.seq < place && waited.is_some_and(|old| old.seq == c.seq)
             };
             let overtaken = after.claims.iter().find(overtaken);

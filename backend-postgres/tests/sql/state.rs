@@ -117,9 +117,13 @@ impl State {
 
     /// Whether a claim's process must be taken for a live one.
     pub(crate) fn is_live(&self, claim: &Queued) -> bool {
-        let looked =
-            self.deadlines.get(&claim.process).is_some_and(|deadline| *deadline >= self.now);
-        looked || (matches!(claim.state, 'w' | 'l') && claim.until >= self.now)
+        self.is_live_at(claim, self.now)
+    }
+
+    /// As of now, if nothing else has happened.
+    pub(crate) fn is_live_at(&self, claim: &Queued, now: i64) -> bool {
+        let looked = self.deadlines.get(&claim.process).is_some_and(|deadline| *deadline >= now);
+        looked || (matches!(claim.state, 'w' | 'l') && claim.until >= now)
     }
 
     /// Whether it did not take the lock in time: the next step has it wait again.
