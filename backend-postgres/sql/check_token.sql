@@ -17,11 +17,10 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = :"schema", pg_catalog, pg_temp
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-  -- Not transaction_timestamp() itself: a test has a clock of its own in us().
-  began bigint := us() - (extract(epoch FROM clock_timestamp() - transaction_timestamp()) * 1000000)::bigint;
   idle text := 'idle_in_transaction_session_timeout';
   limit_ms bigint := extract(epoch FROM current_setting(idle)::interval) * 1000;
   reserved int;
+  began bigint;
 BEGIN
   -- KEY SHARE conflicts with the FOR UPDATE of a grant alone.
   SELECT k.tokens INTO reserved FROM locks k
@@ -35,16 +34,19 @@ BEGIN
       AND (x.until > us() OR NOT EXISTS (SELECT FROM claims w WHERE w.key = p_key AND w.state = 'w'))
     FOR KEY SHARE;
   END IF;
-  IF NOT FOUND AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND (
-    EXISTS (SELECT FROM locks k
-      WHERE k.key = p_key AND k.owner IS NOT NULL AND p_token BETWEEN k.token - k.tokens + 1 AND k.token
-        AND k.until > began - 10000000)
-    OR EXISTS (SELECT FROM claims x
-      WHERE x.key = p_key AND x.state = 'h' AND p_token BETWEEN x.token - x.tokens + 1 AND x.token
-        AND x.until > began - 10000000))
-  THEN
-    RAISE EXCEPTION 'the lease of the lock % is over in the snapshot of this transaction', encode(p_key, 'escape')
-      USING ERRCODE = 'serialization_failure', HINT = 'Repeat the transaction, and check first.';
+  IF NOT FOUND AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+    -- Not transaction_timestamp() itself: a test has a clock of its own in us().
+    began := us() - (extract(epoch FROM clock_timestamp() - transaction_timestamp()) * 1000000)::bigint;
+    IF EXISTS (SELECT FROM locks k
+        WHERE k.key = p_key AND k.owner IS NOT NULL AND p_token BETWEEN k.token - k.tokens + 1 AND k.token
+          AND k.until > began - 10000000)
+      OR EXISTS (SELECT FROM claims x
+        WHERE x.key = p_key AND x.state = 'h' AND p_token BETWEEN x.token - x.tokens + 1 AND x.token
+          AND x.until > began - 10000000)
+    THEN
+      RAISE EXCEPTION 'the lease of the lock % is over in the snapshot of this transaction', encode(p_key, 'escape')
+        USING ERRCODE = 'serialization_failure', HINT = 'Repeat the transaction, and check first.';
+    END IF;
   END IF;
   IF reserved > 1 THEN
     -- The exclusive holders of one grant follow each other without asking the server. So do their transactions: each

@@ -1,6 +1,6 @@
 -- Hands a lock, whose row `l` the caller has locked, to the first live waiters for which it is free, in the
 -- order of their arrival, and writes the row. They stay in the queue until they confirm, so that a late one
--- keeps its place. Waits for nobody: a claim's row that another transaction has is left as it is.
+-- keeps its place. It does not wait: a claim's row that another transaction has locked stays as it is.
 --
 -- asking      reads its grant from the reply of this step, and is not notified
 -- must_write  the caller has changed `l`
@@ -43,34 +43,19 @@ BEGIN
   END IF;
   IF late > 0 THEN
     -- Those that were late before, and whose process has died since.
-    DELETE FROM claims d WHERE d.owner = ANY (ARRAY(
-      SELECT x.owner FROM claims x
-      WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
-      AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us OFFSET 0)
-      FOR UPDATE SKIP LOCKED));
+    PERFORM remove_dead(l.key, 'l', now_us, NULL);
   END IF;
   FOR i IN 1 .. 64 LOOP
     EXIT WHEN l.owner IS NOT NULL AND l.until > now_us;
     SELECT * INTO c FROM claims x WHERE x.key = l.key AND x.state = 'w' ORDER BY x.seq LIMIT 1;
     IF NOT FOUND THEN
-      DELETE FROM claims d WHERE d.owner = ANY (ARRAY(
-        SELECT x.owner FROM claims x
-        WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
-        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us OFFSET 0)
-        FOR UPDATE SKIP LOCKED));
+      PERFORM remove_dead(l.key, 'l', now_us, NULL);
       EXIT;
     END IF;
     IF c.until < now_us AND c.owner IS DISTINCT FROM asking
        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = c.proc AND p.deadline >= now_us) THEN
-      -- All of dead processes at once: there can be thousands, and the live ones wait behind them. OFFSET: a join
-      -- could read all processes.
-      DELETE FROM claims d WHERE d.owner = ANY (ARRAY(
-        SELECT x.owner FROM claims x
-        WHERE x.key = l.key AND x.state = 'w' AND x.until < now_us
-        AND x.owner IS DISTINCT FROM asking
-        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us OFFSET 0)
-        FOR UPDATE SKIP LOCKED));
-      EXIT WHEN NOT FOUND;
+      -- All of dead processes at once: there can be thousands, and the live ones wait behind them.
+      EXIT WHEN NOT remove_dead(l.key, 'w', now_us, asking);
       CONTINUE;
     END IF;
     EXIT WHEN NOT (l.grp IS NULL OR (c.mode = l.grp AND (c.mode = 's' OR c.n <= c.lim - l.sum)));

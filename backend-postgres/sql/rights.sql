@@ -12,14 +12,11 @@ BEGIN
   FOR r IN
     SELECT o.what, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role
     FROM (
-      SELECT format('TABLE %s', c.oid::regclass), c.relowner, c.relacl FROM pg_class c
+      SELECT format('TABLE %s', c.oid::regclass), c.relowner, own.acl FROM pg_class c
+      CROSS JOIN LATERAL (
+        SELECT c.relacl UNION ALL SELECT a.attacl FROM pg_attribute a WHERE a.attrelid = c.oid) own (acl)
       WHERE c.relnamespace = (quote_ident(schema))::regnamespace
         AND current_setting('fencelock.tables')::jsonb ->> c.relname IS NOT NULL
-      UNION ALL
-      SELECT format('TABLE %s', c.oid::regclass), c.relowner, a.attacl FROM pg_class c
-      JOIN pg_attribute a ON a.attrelid = c.oid
-      WHERE c.relnamespace = (quote_ident(schema))::regnamespace
-        AND current_setting('fencelock.tables')::jsonb ->> c.relname IS NOT NULL AND a.attacl IS NOT NULL
       UNION ALL
       SELECT format('FUNCTION %s', p.oid::regprocedure), p.proowner, coalesce(p.proacl, acldefault('f', p.proowner))
       FROM pg_proc p

@@ -1,6 +1,6 @@
 -- Times are us since 1970 on the server's clock; keys are bytes, since text refuses NUL and depends on
 -- the database's encoding. Nothing that an uncontended step changes is indexed, and half of a page is
--- left free, so that its updates stay in the page. They do not while anybody reads for some ms: the row moves on to a
+-- left free, so that its updates stay in the page. They do not while any query runs for some ms: the row moves on to a
 -- new page, and the old one, with a few dead versions, is only used again after a vacuum. Hence so early a one.
 --
 -- Functions run without sequential and bitmap scans: their plans are kept, and one that was made when a table

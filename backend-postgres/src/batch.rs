@@ -142,7 +142,7 @@ impl BatchingSession {
     async fn send_alone(&self, session: &Session, request: &Request) -> Result<Option<Answer>> {
         let waited = *self.waited_in_vain.lock();
         if waited.is_some_and(|at| at.elapsed() < NO_WAIT) {
-            // A grant that has notified others is to be repeated too; the second time there is nobody to notify.
+            // A grant that has notified others is to be repeated too; the second time no other is to be notified.
             for _ in 0..2 {
                 if let Some(answer) = request.send(session, &self.options, false).await? {
                     return Ok(Some(answer));

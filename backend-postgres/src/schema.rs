@@ -44,13 +44,14 @@ pub(crate) const FOR_PROGRAMS: [&str; 13] = [
 /// What breaks the locks of others.
 const FOR_OPERATORS: [&str; 2] = ["evict_1", "clear_1"];
 
-const FILES: [&str; 25] = [
+const FILES: [&str; 26] = [
     include_str!("../sql/tables.sql"),
     include_str!("../sql/version.sql"),
     include_str!("../sql/us.sql"),
     include_str!("../sql/settle.sql"),
     include_str!("../sql/is_crowd.sql"),
     include_str!("../sql/may_grant.sql"),
+    include_str!("../sql/remove_dead.sql"),
     include_str!("../sql/hand_off.sql"),
     include_str!("../sql/next_look.sql"),
     include_str!("../sql/contend.sql"),

@@ -128,7 +128,7 @@ impl ConnectOptions {
                 schema::quoted(&self.schema),
                 words_of_server(late)
             )),
-            // Nobody can: the script refuses the schema.
+            // No role can create it: the script refuses the schema.
             Some(refusal) if refusal.code() == &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE => {
                 let advice = "name one for the locks alone in the URL, such as schema=fencelock";
                 let message = format!("{}; {advice}", words_of_server(refusal));

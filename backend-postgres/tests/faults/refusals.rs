@@ -301,8 +301,8 @@ async fn a_server_without_room_for_connections_is_reported_and_waited_for() {
     drained(&server).await;
 }
 
-/// The schema of another program, whose tables have names of ours or others: nothing is created in it, and nobody
-/// loses a right there.
+/// The schema of another program, whose tables have names of ours or others: nothing is created in it, and no
+/// role loses a right there.
 /// Fault 43: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_schema_of_another_program_is_refused_and_left_as_it_is() {

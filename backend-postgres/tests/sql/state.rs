@@ -122,8 +122,11 @@ impl State {
 
     /// As of now, if nothing else has happened.
     pub(crate) fn is_live_at(&self, claim: &Queued, now: i64) -> bool {
-        let looked = self.deadlines.get(&claim.process).is_some_and(|deadline| *deadline >= now);
-        looked || (matches!(claim.state, 'w' | 'l') && claim.until >= now)
+        self.has_looked(claim, now) || (matches!(claim.state, 'w' | 'l') && claim.until >= now)
+    }
+
+    fn has_looked(&self, claim: &Queued, now: i64) -> bool {
+        self.deadlines.get(&claim.process).is_some_and(|deadline| *deadline >= now)
     }
 
     /// Whether it did not take the lock in time: the next step has it wait again.
@@ -133,10 +136,8 @@ impl State {
 
     /// Whether `inspect` shows it as a waiter.
     pub(crate) fn is_waiter(&self, claim: &Queued) -> bool {
-        match self.is_late(claim) {
-            true => self.is_live(&Queued { state: 'w', until: claim.own_until, ..claim.clone() }),
-            false => matches!(claim.state, 'w' | 'l') && self.is_live(claim),
-        }
+        let waits = matches!(claim.state, 'w' | 'l') || self.is_late(claim);
+        waits && (claim.own_until >= self.now || self.has_looked(claim, self.now))
     }
 }
 

@@ -61,7 +61,8 @@ fn a_wait_leaves_few_bytes_until_the_next_vacuum() {
     });
 }
 
-/// While anybody reads for some ms, no version of a row can go; the page is full soon, and the next one begins.
+/// While any query runs for some ms, no version of a row can be removed: the page is full soon, and the next one
+/// begins.
 #[test]
 fn the_pages_that_a_hot_lock_leaves_are_used_again() {
     const LIMIT: Duration = Duration::from_secs(60);

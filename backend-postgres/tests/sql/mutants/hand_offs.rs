@@ -100,16 +100,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
        AND NOT EXISTS (SELECT FROM processes p WHERE p.proc = c.proc AND p.deadline >= now_us) THEN",
      "IF c.until < now_us AND c.owner IS DISTINCT FROM asking THEN"),
     ("the dead are removed one by one",
-     r"AND x.state = 'w' AND x.until < now_us
-        AND x.owner IS DISTINCT FROM asking",
-     "AND x.owner = c.owner AND x.owner IS DISTINCT FROM asking"),
+     "EXIT WHEN NOT remove_dead(l.key, 'w', now_us, asking);",
+     "DELETE FROM claims x WHERE x.owner = c.owner;"),
     ("the waiters of live processes are removed with the dead",
      r"AND p.deadline >= now_us OFFSET 0)
-        FOR UPDATE SKIP LOCKED));
-      EXIT WHEN NOT FOUND;",
+    FOR UPDATE SKIP LOCKED));
+  RETURN FOUND;",
      r"AND false OFFSET 0)
-        FOR UPDATE SKIP LOCKED));
-      EXIT WHEN NOT FOUND;"),
+    FOR UPDATE SKIP LOCKED));
+  RETURN FOUND;"),
     ("the last in the queue is first",
      r"x.state = 'w' ORDER BY x.seq LIMIT 1;
     IF NOT FOUND",
@@ -119,20 +118,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "  IF late > 0 THEN",
      "  IF false THEN"),
     ("a live late one is removed",
-     r"AND x.state = 'l' AND x.until < now_us
-      AND NOT EXISTS",
-     r"AND x.state = 'l' AND x.until < now_us
-      AND EXISTS"),
+     r"PERFORM remove_dead(l.key, 'l', now_us, NULL);
+  END IF;",
+     r"DELETE FROM claims x WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
+      AND EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us);
+  END IF;"),
     ("a live late one is removed from an empty queue",
-     r"AND x.state = 'l' AND x.until < now_us
-        AND NOT EXISTS",
-     r"AND x.state = 'l' AND x.until < now_us
-        AND EXISTS"),
+     r"PERFORM remove_dead(l.key, 'l', now_us, NULL);
+      EXIT;",
+     r"DELETE FROM claims x WHERE x.key = l.key AND x.state = 'l' AND x.until < now_us
+      AND EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us);
+      EXIT;"),
     ("a dead late one stays in an empty queue",
-     r"AND x.state = 'l' AND x.until < now_us
-        AND NOT EXISTS",
-     r"AND x.state = 'z' AND x.until < now_us
-        AND NOT EXISTS"),
+     r"PERFORM remove_dead(l.key, 'l', now_us, NULL);
+      EXIT;",
+     "EXIT;"),
     ("no notification",
      "IF c.owner IS DISTINCT FROM asking THEN",
      "IF false THEN"),

@@ -231,28 +231,22 @@ fn thawed(bench: &mut Bench) -> Verdict {
 }
 
 fn many_dead(bench: &mut Bench) -> Verdict {
-    let first = Claim::exclusive(1);
-    bench.acquire(&first)?;
-    for n in 0..200 {
-        bench.queue(&Claim::exclusive(1000 + 5 * n))?;
-    }
-    let last = Claim::exclusive(2);
-    bench.queue(&last)?;
-    bench.advance(4 * SECOND);
-    bench.look(&last, &[])?;
-    bench.release(&first)?;
-    equal("the next holder", &holder(bench)?, &Some(last.owner))?;
-    equal("the claims", &bench.state()?.lock(b"lock").claims.len(), &1)
+    passed_over_at_once(bench, (0..200).map(|n| Claim::exclusive(1000 + 5 * n)))
 }
 
 /// More than a step hands off to.
 fn many_dead_processes(bench: &mut Bench) -> Verdict {
-    let first = Claim::exclusive(1);
+    let of_process =
+        |n: u128| Claim { process: format!("fl_dead{n}"), ..Claim::exclusive(1000 + n) };
+    passed_over_at_once(bench, (0..100).map(of_process))
+}
+
+fn passed_over_at_once(bench: &mut Bench, dead: impl Iterator<Item = Claim>) -> Verdict {
+    let (first, last) = (Claim::exclusive(1), Claim::exclusive(2));
     bench.acquire(&first)?;
-    for n in 0..100 {
-        bench.queue(&Claim { process: format!("fl_dead{n}"), ..Claim::exclusive(1000 + n) })?;
+    for claim in dead {
+        bench.queue(&claim)?;
     }
-    let last = Claim::exclusive(2);
     bench.queue(&last)?;
     bench.advance(4 * SECOND);
     bench.look(&last, &[])?;
