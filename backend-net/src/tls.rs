@@ -145,6 +145,11 @@ mod secured {
                     )) => {
                         "; tls_ca=FILE names the authority that has signed the server's certificate".into()
                     }
+                    Some(rustls::Error::InvalidCertificate(
+                        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+                    )) => {
+                        "; connect by a name that the certificate has, or give that as tls_server_name".into()
+                    }
                     Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))) => {
                         "; the server needs a certificate of version 3, for itself: one that has signed itself \
                          must not be an authority's (openssl req -x509 -addext basicConstraints=CA:FALSE)"
@@ -196,7 +201,9 @@ mod secured {
     }
 
     fn server_name(name: &str) -> Result<ServerName<'static>> {
-        let about = format!("{name:?} is not a name for a certificate");
+        let about = format!(
+            "{name:?} is not a name for a certificate; give the one of the server's as tls_server_name"
+        );
         ServerName::try_from(name.to_owned()).map_err(|cause| wrong(&about, cause))
     }
 

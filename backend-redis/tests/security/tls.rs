@@ -74,10 +74,10 @@ async fn a_server_is_verified_by_the_expected_name() {
     let other = server.url().replace("127.0.0.1", "127.1");
     let expecting = |name: &str| format!("{other}?{}{name}", trusting(&server));
     let error = fails_soon(&expecting("&unreachable_after=1s")).await;
-    assert!(words(&error).contains("certificate"), "{error}");
+    assert!(words(&error).contains("as tls_server_name"), "{error}");
     use_all(&expecting("&tls_server_name=localhost")).await.unwrap();
     let error = fails_soon(&expecting("&tls_server_name=elsewhere&unreachable_after=1s")).await;
-    assert!(words(&error).contains("certificate"), "{error}");
+    assert!(words(&error).contains("give that as tls_server_name"), "{error}");
 }
 
 #[tokio::test]
