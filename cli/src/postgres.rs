@@ -14,8 +14,8 @@ Examples:
   fencelock postgres schema | psql -1 -v ON_ERROR_STOP=1 -d app
   fencelock postgres schema --schema billing_locks > migrations/0042_locks.sql
 
-The program that runs it must do so in one transaction, as psql -1 and migration tools do. It creates
-what is missing and replaces functions; the locks that are held stay. Its first lines are comments with the
+The program that runs it must do so in one transaction, as psql -1 and migration tools do. It creates \
+what is missing and replaces functions; the locks that are held stay. Its first lines are comments with the \
 GRANT statements for the roles of programs and operators.";
 
 /// Print what the owner of a PostgreSQL database needs

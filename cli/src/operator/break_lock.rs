@@ -30,15 +30,15 @@ Exit codes:
   78  configuration: invalid store URL, refused by the store, or mem://";
 
 const MORE: &str = "\
-Breaking a lock is a last resort: its holder may still be at work. The store notifies it at once,
-and `fencelock run` then kills its command. But a holder that is frozen learns it when it thaws, and
-one that cannot reach the store at the end of its lease or session; only a resource that checks
+Breaking a lock is a last resort: its holder may still be at work. The store notifies it at once, \
+and `fencelock run` then kills its command. But a holder that is frozen learns it when it thaws, and \
+one that cannot reach the store at the end of its lease or session; only a resource that checks \
 fencing tokens refuses what it does until then. A client of another library is not notified.
 
-What was shown is all that is broken. If the holder changes before the question is answered,
+What was shown is all that is broken. If the holder changes before the question is answered, \
 nothing is changed.
 
-A line in the log on standard error says who broke which lock, from whom, and why. No setting of
+A line in the log on standard error says who broke which lock, from whom, and why. No setting of \
 the log hides it.";
 
 /// Take a lock from its holder, or remove a waiter from its queue

@@ -20,15 +20,15 @@ Exit codes:
       elections, or mem://";
 
 const MORE: &str = "\
-Prints the leader's term, which is its fencing token, and its words: those of `fencelock elect
---words`, or what its program has set. A leader that has not written its words yet, just after its
+Prints the leader's term, which is its fencing token, and its words: those of `fencelock elect \
+--words`, or what its program has set. A leader that has not written its words yet, just after its \
 term began, is shown with its label. Without a leader it prints a dash.
 
---watch prints the present leader, then a line for each change, until it is ended by a signal. Changes
-in quick succession may be one line; terms never go back. While the store does not answer, one message
+--watch prints the present leader, then a line for each change, until it is ended by a signal. Changes \
+in quick succession may be one line; terms never go back. While the store does not answer, one message \
 on standard error says so, and nothing is printed.
 
---json prints lines of JSON instead: name, store (without password and parameters), term and words,
+--json prints lines of JSON instead: name, store (without password and parameters), term and words, \
 which are null without a leader. The term is a string: it may exceed 2^53.
 
 A leader whose machine died is shown until its lock ends: see docs/guarantees.md.";

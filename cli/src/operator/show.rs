@@ -18,15 +18,15 @@ Exit codes:
   78  configuration: invalid store URL, refused by the store, or mem://";
 
 const MORE: &str = "\
-SINCE is how long it has held the lock, or waited for it; LABEL is host, process and command of a
-`fencelock run`, or what the client has set. A dash marks what the store does not know. Of more
+SINCE is how long it has held the lock, or waited for it; LABEL is host, process and command of a \
+`fencelock run`, or what the client has set. A dash marks what the store does not know. Of more \
 than 1000 holders or waiters, Redis and ZooKeeper list only some.
 
 A holder whose machine died is listed until its lock ends: see docs/guarantees.md.
 
---json prints one line: name, store (without password and parameters), held, complete (false if
-the list may have been cut off), holders and waiters; each of these has id, mode, label,
-since_seconds and token, and for a semaphore permits and limit. Tokens are strings: they may
+--json prints one line: name, store (without password and parameters), held, complete (false if \
+the list may have been cut off), holders and waiters; each of these has id, mode, label, \
+since_seconds and token, and for a semaphore permits and limit. Tokens are strings: they may \
 exceed 2^53.";
 
 /// Show who holds a lock and who waits for it

@@ -28,24 +28,24 @@ Exit codes:
   78  configuration: invalid store URL, or refused by the store";
 
 const MORE: &str = "\
-A latch, a barrier, and what else is kept for a time, is expired after that time, and ignored; the
-record of a `once` or an election still counts. Redis removes it by itself, so this command does
-nothing there. ZooKeeper and files remove nothing by time: it stays until it is written again, or
+A latch, a barrier, and what else is kept for a time, is expired after that time, and ignored; the \
+record of a `once` or an election still counts. Redis and PostgreSQL remove it themselves, so this command does \
+nothing there. ZooKeeper and files remove nothing by time: it stays until it is written again, or \
 removed by this command, which one machine may run each day.
 
 Only expired cells are removed, and one that is written anew meanwhile stays. Everything else stays:
 
 - cells that are kept for ever, such as counters;
 - cells whose full names do not begin with the `prefix=` of this URL, and those of other programs;
-- locks: on zk:// the servers remove the nodes of an unused lock themselves, and the directory of a
-  file:// lock keeps its fencing tokens rising. That of a cell stays with it, and gives back most of
+- locks: on zk:// the servers remove the nodes of an unused lock themselves, and the directory of a \
+  file:// lock keeps its fencing tokens rising. That of a cell stays with it, and gives back most of \
   its space.
 
-This machine's clock says what is expired: --grace is how far it may be ahead of the clocks of the
+This machine's clock says what is expired: --grace is how far it may be ahead of the clocks of the \
 machines that use the cells.
 
---json prints one line: store (without password and parameters), dry_run, removed (or to be removed)
-with name, kind and expired_for_seconds of each, and others, the number of cells that stay: null if the
+--json prints one line: store (without password and parameters), dry_run, removed (or to be removed) \
+with name, kind and expired_for_seconds of each, and others, the number of cells that stay: null if the \
 store removes them by itself, or has none.";
 
 /// Remove expired cells, such as old latches, from zk:// or file://
