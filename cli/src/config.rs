@@ -22,7 +22,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use fencelock::backend::url::StoreUrl;
-use fencelock::{Profile, Reach, Ttl, URL_VARIABLE};
+use fencelock::{Error, Profile, Reach, Ttl, URL_VARIABLE};
 
 use file::Content;
 
@@ -141,8 +141,13 @@ impl Config {
 
     /// The URL in its parts. The error names the place that it comes from.
     pub(crate) fn parsed_url(&self) -> Result<StoreUrl, String> {
+        StoreUrl::parse(self.url()).map_err(|error| self.about_url(&error))
+    }
+
+    /// An error about the URL, with the place that it comes from.
+    pub(crate) fn about_url(&self, error: &Error) -> String {
         let place = self.url.as_ref().map_or("the default URL", |url| &url.from);
-        StoreUrl::parse(self.url()).map_err(|error| format!("{place}: {}", error.message()))
+        format!("{place}: {}", error.message())
     }
 
     /// How far the default store reaches, if neither a store nor a reach was chosen.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
+use fencelock::backend::url::StoreUrl;
 use fencelock::{Error, ErrorKind, Result};
 use tempfile::{Builder, NamedTempFile};
 
@@ -33,6 +34,7 @@ pub fn arguments<Cli: clap::Parser>() -> std::result::Result<Cli, ExitCode> {
     let arguments = without_help_of_help(&Cli::command(), std::env::args_os().collect());
     Cli::try_parse_from(arguments).map_err(|mut error| {
         suggest_a_subcommand(&mut error, &Cli::command());
+        hide_passwords(&mut error);
         // Printing fails only when the terminal itself is gone.
         let _ = error.print();
         if error.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS }
@@ -50,6 +52,21 @@ fn suggest_a_subcommand(error: &mut clap::Error, program: &clap::Command) {
     if let Some(meant) = visible.map(clap::Command::get_name).find(is_meant) {
         let meant = ContextValue::Strings(vec![meant.to_owned()]);
         error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+}
+
+/// A store's URL in the place of another argument is shown as every URL is: without its password.
+fn hide_passwords(error: &mut clap::Error) {
+    for place in
+        [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand]
+    {
+        if let Some(ContextValue::String(typed)) = error.get(place)
+            && typed.contains("://")
+        {
+            let shown =
+                StoreUrl::parse(typed).map_or_else(|_| "***".to_owned(), |url| url.to_string());
+            error.insert(place, ContextValue::String(shown));
+        }
     }
 }
 

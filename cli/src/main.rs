@@ -4,6 +4,7 @@
 
 mod config;
 mod lab;
+mod lock_name;
 mod log;
 mod manual;
 mod operator;

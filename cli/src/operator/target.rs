@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use fencelock::backend::invalid;
-use fencelock::{Error, ErrorKind, LockName, Locks, Reach, Result, Snapshot};
+use fencelock::{Error, ErrorKind, Locks, Reach, Result, Snapshot};
 use fencelock_cli::say;
 
 use crate::config::{Config, StoreOptions};
+use crate::lock_name::lock_name;
 
 /// How long the store may take to be reached: an operator wants to know soon that it is gone.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -15,14 +16,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 #[derive(clap::Args)]
 pub(super) struct Target {
     /// The lock's name: 1 to 512 bytes, any characters
-    #[arg(value_parser = name)]
+    #[arg(value_parser = lock_name)]
     name: String,
     #[command(flatten)]
     store: StoreOptions,
-}
-
-fn name(text: &str) -> Result<String> {
-    LockName::new(text).map(|_| text.to_owned())
 }
 
 impl Target {

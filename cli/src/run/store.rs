@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencelock::backend::url::StoreUrl;
-use fencelock::{Liveness, Locks, Ttl, parse_duration};
+use fencelock::{Liveness, Locks, Ttl};
 
 use super::exit::Outcome;
 use crate::config::Config;
@@ -62,7 +62,7 @@ impl Store {
             _ => None,
         };
         let place = place.unwrap_or_else(|| self.redacted_url.clone());
-        match parameter(self.url(), "prefix") {
+        match self.parsed.given_params().text("prefix") {
             Some(prefix) => format!("{place}?prefix={prefix}"),
             None => place,
         }
@@ -70,20 +70,13 @@ impl Store {
 
     /// How long the store may stay silent, if the URL says so.
     pub(super) fn unreachable_after(&self) -> Result<Option<Duration>, Outcome> {
-        let text = parameter(self.url(), "unreachable_after");
-        text.map(parse_duration).transpose().map_err(Outcome::configuration)
+        let bound = self.parsed.given_params().duration("unreachable_after");
+        bound.map_err(|error| Outcome::Configuration(self.config.about_url(&error)))
     }
 
     /// The TTL that the URL sets for locks that do not ask for their own.
     pub(super) fn ttl(&self) -> Result<Option<Ttl>, Outcome> {
-        let text = parameter(self.url(), "ttl");
-        let ttl = text.map(|text| parse_duration(text).and_then(Ttl::new));
-        ttl.transpose().map_err(Outcome::configuration)
+        let ttl = self.parsed.given_params().ttl();
+        ttl.map_err(|error| Outcome::Configuration(self.config.about_url(&error)))
     }
-}
-
-/// A parameter's value, not decoded.
-fn parameter<'a>(url: &'a str, name: &str) -> Option<&'a str> {
-    let (_, query) = url.split_once('?')?;
-    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }

@@ -118,6 +118,46 @@ fn a_bad_store_is_78_and_shows_no_password() {
 }
 
 #[test]
+fn a_url_in_the_wrong_place_shows_no_password() {
+    const URL: &str = "redis://me:hunter2@host/";
+    let here = Scratch::new();
+    for (command, arguments) in [
+        ("run", &[URL, "--", "true"][..]),
+        ("run", &["--ttl", URL, "job", "--", "true"]),
+        ("run", &["--permits", URL, "--limit", "2", "job", "--", "true"]),
+        ("run", &["--reach", "redis://me:hunter2/@host", "job", "--", "true"]),
+        ("once", &["--per", URL, "job", "--", "true"]),
+        ("show", &[URL]),
+        ("break", &["job", URL]),
+        (URL, &["job", "--", "true"]),
+    ] {
+        let output = here.command(command, arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{command} {arguments:?}: {said}");
+        assert!(
+            said.contains("***") && !said.contains("hunter2"),
+            "{command} {arguments:?}: {said}"
+        );
+    }
+    let name = here.output(&[URL, "--", "true"]);
+    assert!(String::from_utf8(name.stderr).unwrap().contains("the store's URL is given by --url"));
+    assert_eq!(here.code(&["s3://bucket/object", "--", "true"]), 0);
+}
+
+#[test]
+fn a_duration_of_the_url_that_is_wrong_is_named() {
+    let here = Scratch::new();
+    for wrong in ["ttl=10", "ttl=1ms", "unreachable_after=10"] {
+        let output =
+            here.output(&["--url", &format!("{}?{wrong}", here.url()), "job", "--", "true"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        let parameter = wrong.split_once('=').unwrap().0;
+        assert!(said.contains(&format!("--url: parameter {parameter}")), "{said}");
+    }
+}
+
+#[test]
 fn a_store_that_does_not_answer_is_69_and_names_the_bound() {
     let here = Scratch::new();
     assert_eq!(here.code(&["job", "--", "true"]), 0);

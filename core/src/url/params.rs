@@ -100,6 +100,15 @@ impl<'a> Params<'a> {
         }
     }
 
+    /// Parameter `ttl`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if it is not a duration, or out of range.
+    pub fn ttl(&self) -> Result<Option<Ttl>> {
+        let ttl = self.duration("ttl")?.map(Ttl::new).transpose();
+        ttl.map_err(|error| of_parameter("ttl", &error))
+    }
+
     /// The settings common to all stores: those that the URL sets, and for the others the program's
     /// own.
     ///
@@ -107,8 +116,8 @@ impl<'a> Params<'a> {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value out of its range.
     pub fn settings(&self) -> Result<Settings> {
         let mut settings = self.defaults.clone();
-        if let Some(ttl) = self.duration("ttl")? {
-            settings = settings.ttl(Ttl::new(ttl).map_err(|error| of_parameter("ttl", &error))?);
+        if let Some(ttl) = self.ttl()? {
+            settings = settings.ttl(ttl);
         }
         if let Some(prefix) = self.text("prefix") {
             settings = settings.prefix(prefix);

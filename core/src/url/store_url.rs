@@ -154,7 +154,7 @@ impl StoreUrl {
                 None => params::unknown(&self.scheme, name, known),
             });
         }
-        Ok(self.any_params())
+        Ok(self.given_params())
     }
 
     /// The settings common to all stores, without a check of the store's own parameters.
@@ -162,11 +162,12 @@ impl StoreUrl {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value out of its range.
     pub fn settings(&self) -> Result<Settings> {
-        self.any_params().settings()
+        self.given_params().settings()
     }
 
-    /// The parameters, known or not.
-    fn any_params(&self) -> Params<'_> {
+    /// The parameters, known or not: for a program that needs one of them, and has the store check the others.
+    #[must_use]
+    pub fn given_params(&self) -> Params<'_> {
         Params { params: &self.params, defaults: &self.defaults }
     }
 }

@@ -8,11 +8,13 @@ use std::time::Duration;
 use fencelock::{Ttl, parse_duration};
 
 use crate::config::StoreOptions;
+use crate::lock_name::lock_name;
 
 /// The job: its lock, its command, its store.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Job {
     /// The lock's name: 1 to 512 bytes, any characters
+    #[arg(value_parser = lock_name)]
     pub(in crate::run) name: String,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required_unless_present = "shell", value_name = "COMMAND")]
