@@ -28,6 +28,9 @@ use crate::proxied::{self, cannot};
 use crate::proxy::{NetworkFault, Proxy, framing};
 use crate::servers::{PostgresTables, ServerError, TestPgBouncer, TestPostgres};
 
+/// With this variable every primary has a standby. Commits wait for that of `postgres-sync` only.
+const STANDBY: &str = "FENCELOCK_POSTGRES_STANDBY";
+
 /// The servers of the behaviours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Servers {
@@ -66,11 +69,13 @@ impl PostgresHarness {
     async fn start(&self) -> std::result::Result<Arc<Started>, ServerError> {
         let server = TestPostgres::start().await?;
         let mut standby = None;
-        if self.kind == Servers::Synchronous {
+        if self.kind == Servers::Synchronous || std::env::var_os(STANDBY).is_some() {
             let other = TestPostgres::start().await?;
             other.follow(server.addr()).await?;
-            server.wait_for_standby_at_commits().await?;
             standby = Some(other);
+        }
+        if self.kind == Servers::Synchronous {
+            server.wait_for_standby_at_commits().await?;
         }
         Ok(Arc::new(Started { server, _standby: standby }))
     }
