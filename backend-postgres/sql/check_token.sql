@@ -7,7 +7,7 @@
 -- p_token    of the grant, or any of those that it reserved
 -- p_idle_ms  how long the client may be silent in the transaction, which would block the lock for ever: the
 --            server then ends the connection. A shorter limit of the session stays
--- Error      FL001: held by no claim with this token
+-- Error      FL001: held by no claim with this token, or the transaction reads by a snapshot from before the grant
 --            40001: the transaction reads by a snapshot, in which the lease is over; it may have been renewed since.
 --            Not where it was over 10 s before the transaction began: then no renewal can be under way
 -- O(log n) in the locks, and n in the members of a group.
@@ -58,6 +58,10 @@ BEGIN
     RAISE EXCEPTION 'the lock % is no longer held with token %', encode(p_key, 'escape'), p_token
       USING ERRCODE = 'FL001',
         HINT = 'The key is the prefix and the name of the lock, and the token that of the grant, without an epoch.';
+  END IF;
+  IF p_idle_ms IS NULL THEN
+    RAISE EXCEPTION 'p_idle_ms is NULL: expected how long the client may be silent in this transaction, in ms'
+      USING ERRCODE = 'null_value_not_allowed';
   END IF;
   IF limit_ms = 0 OR limit_ms > p_idle_ms THEN
     -- 0 would be no limit.

@@ -4,5 +4,5 @@
 CREATE OR REPLACE FUNCTION :"schema".is_crowd(p_key bytea) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   RETURN EXISTS (SELECT FROM claims x WHERE x.key = p_key)
-    OR current_setting('transaction_isolation') <> 'read committed';
+    OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted');
 END $$;

@@ -1,4 +1,4 @@
--- Refuses a schema in which another role has a hand: the functions run with the rights of their owner, and
+-- Creates the schema. Refuses one in which another role has a hand: the functions run with the rights of their owner, and
 -- would run that role's triggers, operators or functions with them. One of another program, whose table could have
 -- the name of one of these. And one that a newer release has made, whose functions this script would take back.
 
@@ -6,16 +6,16 @@ SELECT pg_catalog.set_config('fencelock.schema', :'schema', false);
 DO $$
 DECLARE
   schema text := current_setting('fencelock.schema');
-  found oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = schema);
-  mine oid := (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user);
+  found oid;
+  mine oid;
   -- The tables, and their columns: one of another program may have the name of one of these.
   ours jsonb := '{
     "locks": "key token tokens owner until crowd grp sum proc label",
     "claims": "owner key state seq mode n lim ttl proc label tokens token until",
     "processes": "proc deadline", "fences": "resource token", "turns": "key token",
     "cells": "key stamp content until"}';
-  is_new boolean := to_regprocedure(format(
-    '%I.attempt_1(bytea, uuid, "char", bigint, bigint, bigint, text, bytea, boolean, int, boolean)', schema)) IS NULL;
+  is_new boolean;
+  grantee text;
   strange text;
   is_of_another boolean;
   version int;
@@ -31,6 +31,22 @@ BEGIN
     RAISE EXCEPTION 'this script needs one transaction, from its first statement on'
       USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'With psql: -1 -v ON_ERROR_STOP=1.';
   END IF;
+  -- Not by IF NOT EXISTS, which needs the right to create schemas also where it exists.
+  IF to_regnamespace(quote_ident(schema)) IS NULL THEN
+    EXECUTE format('CREATE SCHEMA %I', schema);
+    -- By default privileges of the owner.
+    FOR grantee IN
+      SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+      FROM pg_namespace n, aclexplode(n.nspacl) a
+      WHERE n.nspname = schema AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner
+    LOOP
+      EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM %s CASCADE', schema, grantee);
+    END LOOP;
+  END IF;
+  found := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = schema);
+  mine := (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user);
+  is_new := to_regprocedure(format(
+    '%I.attempt_1(bytea, uuid, "char", bigint, bigint, bigint, text, bytea, boolean, int, boolean)', schema)) IS NULL;
   SELECT o.what, o.owner <> mine INTO strange, is_of_another FROM (
     SELECT 'it', n.nspowner, false FROM pg_namespace n WHERE n.oid = found
     UNION ALL

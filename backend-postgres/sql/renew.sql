@@ -1,4 +1,5 @@
--- Renews held locks, in either form of the hold, never one that has ended.
+-- Renews held locks, in either form of the hold, and none that has ended. (But for one whose row another step had
+-- locked until then, and has not changed: the lock was not granted meanwhile.)
 --
 -- p_ttls     of the leases, in us; 0 only to check whether it is held
 -- p_patient  false: does not wait for another step of the same lock
@@ -37,7 +38,7 @@ BEGIN
       END IF;
       is_held := FOUND;
     END IF;
-    -- The time is read in the statement, which does so again if it had to wait for the row.
+    -- The time is read in the statement, which does so again if the row has changed while it waited.
     IF is_held THEN
       UPDATE locks k SET until = us() + r.ttl WHERE k.key = r.key AND k.owner = r.owner AND k.until > us();
       IF NOT FOUND THEN

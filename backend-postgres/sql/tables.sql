@@ -11,6 +11,8 @@
 -- FROM, for which no index is used: by `=` the plan could be to read the queue of the lock. And for two states, g and
 -- h, by BETWEEN: before version 17, IN could be planned to read all states of the key.
 
+-- USING heap, whatever default_table_access_method is: may_grant reads its xmax.
+
 -- One row for each lock, and its exclusive holder. Locked first by every step.
 CREATE TABLE IF NOT EXISTS :"schema".locks (
   key    bytea PRIMARY KEY,
@@ -23,12 +25,12 @@ CREATE TABLE IF NOT EXISTS :"schema".locks (
   sum    bigint  NOT NULL DEFAULT 0,      -- the readers or permits of that group
   proc   text    NOT NULL DEFAULT '-',    -- of the exclusive holder
   label  bytea   NOT NULL DEFAULT ''
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
+) USING heap WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 
--- Waiters, readers and permit holders. More than 90 % of a page is filled: what was deleted is taken out when less
--- than a tenth of the page is free (heap_page_prune_opt, src/backend/access/heap/pruneheap.c), and with a smaller
--- fillfactor the inserts have gone on to the next page by then. A wait leaves 70 bytes for the next vacuum this way;
--- with 70 % it left 260.
+-- Waiters, readers and permit holders. Its pages are filled: what was deleted is taken out when less than a tenth of
+-- the page is free (heap_page_prune_opt, src/backend/access/heap/pruneheap.c), and with a smaller fillfactor the inserts
+-- may have gone on to the next page by then. A wait leaves 76 bytes for the next vacuum this way, whatever the length
+-- of its row; with 92 % 51 to 950, and with 70 % 260 to 1,220.
 CREATE TABLE IF NOT EXISTS :"schema".claims (
   owner  uuid PRIMARY KEY,
   key    bytea  NOT NULL,
@@ -49,7 +51,7 @@ CREATE TABLE IF NOT EXISTS :"schema".claims (
   -- g, h: the end of the grant, 0 once it was released during its guarded transaction. w, l: until then it
   -- lives, whether or not its process looks
   until  bigint NOT NULL
-) WITH (fillfactor = 92, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
+) USING heap WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000);
 -- Not by IF NOT EXISTS, which locks out all changes of the table before it looks.
 DO $$
 DECLARE
@@ -64,23 +66,23 @@ END $$;
 CREATE TABLE IF NOT EXISTS :"schema".processes (
   proc     text PRIMARY KEY,
   deadline bigint NOT NULL
-) WITH (fillfactor = 30);
+) USING heap WITH (fillfactor = 30);
 
 -- The largest token that a resource has seen, for locks of another store.
 CREATE TABLE IF NOT EXISTS :"schema".fences (
   resource bytea PRIMARY KEY,
   token    bigint NOT NULL
-) WITH (fillfactor = 50);
+) USING heap WITH (fillfactor = 50);
 
 -- The largest token of a lock whose holder has checked it, where a grant reserves several.
 CREATE TABLE IF NOT EXISTS :"schema".turns (
   key   bytea PRIMARY KEY,
   token bigint NOT NULL
-) WITH (fillfactor = 50);
+) USING heap WITH (fillfactor = 50);
 
 CREATE TABLE IF NOT EXISTS :"schema".cells (
   key     bytea PRIMARY KEY,
   stamp   uuid  NOT NULL,
   content bytea NOT NULL,
   until   bigint                          -- NULL: kept for ever
-) WITH (fillfactor = 50);
+) USING heap WITH (fillfactor = 50);

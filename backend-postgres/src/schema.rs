@@ -73,8 +73,8 @@ const FILES: [&str; 26] = [
     include_str!("../sql/fence.sql"),
 ];
 
-/// The statements that create or update `schema`, to be run in one transaction, by a role with the
-/// right CREATE on the database, which then owns it. They change nothing that is there already, and refuse a
+/// The statements that create or update `schema`, to be run in one transaction, by the role that owns it, or one with
+/// the right CREATE on the database, which then owns it. They change nothing that is there already, and refuse a
 /// schema of another program or role, and one of a newer release. They take an advisory lock, so that two sessions
 /// run them one after the other, and need the isolation level READ COMMITTED.
 ///
@@ -84,7 +84,7 @@ const FILES: [&str; 26] = [
 ///
 /// ```
 /// let script = fencelock_postgres::schema::script("fencelock");
-/// assert!(script.contains(r#"CREATE SCHEMA IF NOT EXISTS "fencelock";"#));
+/// assert!(script.contains(r#"CREATE TABLE IF NOT EXISTS "fencelock".locks"#));
 /// ```
 #[must_use]
 pub fn script(schema: &str) -> String {
@@ -107,7 +107,6 @@ pub fn script(schema: &str) -> String {
          SELECT pg_catalog.set_config('fencelock.search_path', pg_catalog.current_setting('search_path'), true),\n  \
            pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);\n\
          {lock}\n\
-         CREATE SCHEMA IF NOT EXISTS {name};\n\
          {owner}\
          -- The names in a function's body are resolved where it is called.\n\
          SET check_function_bodies = off;\n\
@@ -125,8 +124,7 @@ pub fn script(schema: &str) -> String {
     )
 }
 
-/// The statements that let one session at a time create `schema`, until its transaction ends. `CREATE SCHEMA
-/// IF NOT EXISTS` fails when it races with itself.
+/// The statements that let one session at a time create `schema`, until its transaction ends.
 pub(crate) fn lock(schema: &str) -> String {
     let name = literal(&format!("fencelock schema {schema}"));
     format!(
@@ -189,7 +187,7 @@ mod tests {
     #[test]
     fn a_name_ends_neither_its_quotes_nor_the_comment() {
         let script = script("a\"b;\nDROP TABLE c");
-        assert!(script.contains("CREATE SCHEMA IF NOT EXISTS \"a\"\"b;\nDROP TABLE c\";"));
+        assert!(script.contains("CREATE TABLE IF NOT EXISTS \"a\"\"b;\nDROP TABLE c\".locks"));
         let (comment, _) = script.split_once("\nSELECT").expect("the comment comes first");
         assert!(comment.lines().all(|line| line.is_empty() || line.starts_with("--")), "{comment}");
     }

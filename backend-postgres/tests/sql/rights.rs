@@ -225,8 +225,29 @@ fn only_a_role_that_may_create_makes_the_schema() {
         server.sql("GRANT CREATE ON DATABASE postgres TO maker").await.unwrap();
         allowed(&client, &script).await;
         allowed(&client, &script).await;
+        // What it owns it completes without that right.
+        server.sql("REVOKE CREATE ON DATABASE postgres FROM maker").await.unwrap();
+        allowed(&client, &script).await;
+        server.sql("CREATE SCHEMA given AUTHORIZATION maker").await.unwrap();
+        allowed(&client, &schema::script("given")).await;
         // One that may create, too.
         refused(&connected(&config(&server)).await, &script).await;
+    });
+}
+
+#[test]
+fn default_privileges_to_schemas_give_no_right_to_create_in_that_of_the_locks() {
+    runtime().block_on(async {
+        let server = fast().start().await.unwrap();
+        let owner = connected(&config(&server)).await;
+        connected_as(&server, "jobs").await;
+        let defaults = "ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO jobs, PUBLIC";
+        owner.batch_execute(defaults).await.unwrap();
+        allowed(&owner, &schema::script("fencelock")).await;
+        let rights = "SELECT has_schema_privilege('jobs', 'fencelock', 'USAGE'),
+          has_schema_privilege('jobs', 'fencelock', 'CREATE')";
+        assert_eq!(server.sql(rights).await.unwrap(), "t|f");
+        allowed(&owner, &schema::script("fencelock")).await;
     });
 }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::runtime;
 use super::server::{config, connected, fast};
 
-/// Acquires, queues and releases for the lock `a`.
+/// Acquires, queues and releases for one lock.
 struct Steps {
     client: Client,
     attempt: Statement,
@@ -18,13 +18,17 @@ struct Steps {
 }
 
 impl Steps {
-    async fn of(client: Client) -> Steps {
+    /// With a name and a label of these lengths.
+    async fn of(client: Client, name: usize, label: usize) -> Steps {
         client.batch_execute(&schema::script("fencelock")).await.unwrap();
-        let attempt =
-            "SELECT fencelock.attempt_1('a', $1, 'x', 1, 1, 9000000, 'p', 'host 1', true, 1, true)";
-        let release = "SELECT fencelock.release_1('a', $1)";
+        let (name, label) = ("k".repeat(name), "l".repeat(label));
+        let attempt = format!(
+            "SELECT fencelock.attempt_1('{name}', $1, 'x', 1, 1, 9000000, 'fl_0123456789abcdef', '{label}', true, 1,
+             true)"
+        );
+        let release = format!("SELECT fencelock.release_1('{name}', $1)");
         let (attempt, release) =
-            (client.prepare(attempt).await.unwrap(), client.prepare(release).await.unwrap());
+            (client.prepare(&attempt).await.unwrap(), client.prepare(&release).await.unwrap());
         Steps { client, attempt, release }
     }
 
@@ -45,19 +49,26 @@ fn a_wait_leaves_few_bytes_until_the_next_vacuum() {
     const WAITS: i64 = 3_000;
     runtime().block_on(async {
         let server = fast().start().await.unwrap();
-        let steps = Steps::of(connected(&config(&server)).await).await;
-        let mut holder = Uuid::new_v4();
-        assert!(steps.attempt(holder).await);
-        for _ in 0..WAITS {
-            let next = Uuid::new_v4();
-            assert!(!steps.attempt(next).await);
-            steps.release(holder).await;
-            assert!(steps.attempt(next).await);
-            holder = next;
+        for (name, label) in [(1, 6), (20, 40), (60, 60), (512, 120)] {
+            let steps = Steps::of(connected(&config(&server)).await, name, label).await;
+            steps.client.batch_execute("TRUNCATE fencelock.claims, fencelock.locks").await.unwrap();
+            let mut holder = Uuid::new_v4();
+            assert!(steps.attempt(holder).await);
+            for _ in 0..WAITS {
+                let next = Uuid::new_v4();
+                assert!(!steps.attempt(next).await);
+                steps.release(holder).await;
+                assert!(steps.attempt(next).await);
+                holder = next;
+            }
+            let sql = "SELECT pg_total_relation_size('fencelock.claims')";
+            let size: i64 = steps.client.query_one(sql, &[]).await.unwrap().get(0);
+            let each = size / WAITS;
+            assert!(
+                each <= 130,
+                "{each} bytes for each, with a name of {name} and a label of {label}"
+            );
         }
-        let sql = "SELECT pg_total_relation_size('fencelock.claims')";
-        let size: i64 = steps.client.query_one(sql, &[]).await.unwrap().get(0);
-        assert!(size <= WAITS * 130, "{} bytes for each", size / WAITS);
     });
 }
 
@@ -69,7 +80,7 @@ fn the_pages_that_a_hot_lock_leaves_are_used_again() {
     runtime().block_on(async {
         let options = PostgresOptions::new().setting("autovacuum_naptime", "1s");
         let server = options.setting("autovacuum_vacuum_cost_delay", "0").start().await.unwrap();
-        let steps = Steps::of(connected(&config(&server)).await).await;
+        let steps = Steps::of(connected(&config(&server)).await, 1, 6).await;
         let reader = connected(&config(&server)).await;
         let vacuums = "SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 'locks'";
         let start = Instant::now();

@@ -146,7 +146,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "l.crowd := grants OR is_crowd(l.key);",
      ""),
     ("crowd is taken back by an old snapshot",
-     "    OR current_setting('transaction_isolation') <> 'read committed'",
+     "    OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')",
      ""),
     ("permits overflow",
      "c.n <= c.lim - l.sum",

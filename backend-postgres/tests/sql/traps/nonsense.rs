@@ -103,7 +103,7 @@ fn endless(bench: &mut Bench) -> Verdict {
 
 fn nulls(bench: &mut Bench) -> Verdict {
     let holder = Claim::shared(1);
-    bench.acquire(&holder)?;
+    let token = bench.acquire(&holder)?;
     bench.queue(&Claim::exclusive(2))?;
     let free = Claim::exclusive(3).key(b"free");
     bench.acquire(&free)?;
@@ -127,6 +127,8 @@ fn nulls(bench: &mut Bench) -> Verdict {
         bench.main.run(&format!("SELECT * FROM {call}")).map_err(|why| format!("{call}: {why}"))?;
         equal(&call, &bench.state()?, &before)?;
     }
+    // It would pass, and then end the connection.
+    fails("22004", &bench.main.run(&format!("SELECT check_token('lock', {token}, NULL)")))?;
     let sql = format!("SELECT reply FROM {}", steps("'r'", "'lock'", "NULL"));
     let reply = bench.main.query(&sql, &[])?;
     equal("a release of no owner", &reply[0].get::<_, Option<i64>>(0), &None)?;
