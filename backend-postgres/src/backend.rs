@@ -60,7 +60,10 @@ impl DistributedLock for Store {
         };
         let results = waiting.iter().map(result_for).collect();
         for (owner, _) in seen.iter().filter(|(_, ms)| **ms == 0) {
-            self.release_if_stray(lock, *owner).await?;
+            // The next look repeats it. What this one says of the others is not lost with it.
+            if self.release_if_stray(lock, *owner).await.is_err() {
+                break;
+            }
         }
         Ok(results)
     }

@@ -37,6 +37,8 @@ pub(crate) struct BatchingSession {
 pub(crate) struct Pending {
     request: Request,
     answer: oneshot::Sender<Result<Answer>>,
+    /// It was sent alone, and is to be repeated.
+    again: bool,
 }
 
 impl Pending {
@@ -80,10 +82,10 @@ impl BatchTransport for BatchingSession {
             order = self.hold_order();
             let first = left.remove(0);
             if !first.answer.is_closed() {
-                let sending = Box::pin(self.send_alone(&session, &first.request));
+                let sending = Box::pin(self.send_alone(&session, &first.request, first.again));
                 match in_order(sending, order).await {
                     Ok(Some(answer)) => first.deliver(Ok(answer)),
-                    Ok(None) => left.push(first),
+                    Ok(None) => left.push(Pending { again: true, ..first }),
                     Err(error) => {
                         let in_vain = error.is_retryable().then(|| error.clone());
                         first.deliver(Err(error));
@@ -116,17 +118,19 @@ impl BatchingSession {
         let waiting = || {
             let (answer, answered) = oneshot::channel();
             let request = request.take().unwrap_or_else(|| unreachable!("called once"));
-            (Pending { request, answer }, answered)
+            (Pending { request, answer, again: false }, answered)
         };
         match self.dispatch(waiting) {
             Dispatch::Direct(_permit) => {
                 let request = request.unwrap_or_else(|| unreachable!("not queued"));
                 Box::pin(async {
                     let session = self.session.active().await?;
+                    let mut again = false;
                     loop {
-                        if let Some(answer) = self.send_alone(&session, &request).await? {
+                        if let Some(answer) = self.send_alone(&session, &request, again).await? {
                             return Ok(answer);
                         }
+                        again = true;
                     }
                 })
                 .await
@@ -139,16 +143,19 @@ impl BatchingSession {
     /// Sends one request, which may wait for the row of its lock, as long as the server lets it. The renewals of
     /// all locks wait behind it, so after a wait in vain no request waits for a while. `None`: it is to be
     /// repeated.
-    async fn send_alone(&self, session: &Session, request: &Request) -> Result<Option<Answer>> {
+    async fn send_alone(
+        &self,
+        session: &Session,
+        request: &Request,
+        again: bool,
+    ) -> Result<Option<Answer>> {
         let waited = *self.waited_in_vain.lock();
         if waited.is_some_and(|at| at.elapsed() < NO_WAIT) {
             // A grant that has notified others is to be repeated too; the second time no other is to be notified.
-            for _ in 0..2 {
-                if let Some(answer) = request.send(session, &self.options, false).await? {
-                    return Ok(Some(answer));
-                }
-            }
-            return Err(unreachable(ROW_IS_TAKEN));
+            return match request.send(session, &self.options, false).await? {
+                None if again => Err(unreachable(ROW_IS_TAKEN)),
+                answer => Ok(answer),
+            };
         }
         let answer = request.send(session, &self.options, true).await;
         if is_in_vain(&answer) {
@@ -182,7 +189,10 @@ impl BatchingSession {
                     let requests: Vec<&Request> = claims.iter().map(|it| &it.request).collect();
                     let made = match requests.as_slice() {
                         [] => return Vec::new(),
-                        [one] => self.send_alone(session, one).await.map(|answer| vec![answer]),
+                        [one] => {
+                            let answer = self.send_alone(session, one, claims[0].again).await;
+                            answer.map(|answer| vec![answer])
+                        }
                         several => steps(session, options, several).await,
                     };
                     match made {

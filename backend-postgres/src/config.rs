@@ -44,6 +44,10 @@ pub struct PostgresStore {
 
 const PORT: u16 = 5432;
 
+/// The prefix and a lock's name are in indexes, whose entries have at most 2,704 bytes
+/// (`BTMaxItemSize`, with pages of 8 kB).
+const MAX_PREFIX: usize = 1_488;
+
 /// An answer may wait for the disk.
 const TIMEOUTS: Timeouts =
     Timeouts { connect: Duration::from_secs(2), answer: Duration::from_secs(2) };
@@ -178,8 +182,8 @@ impl PostgresStore {
         let params = url.params_or_advice(&PARAMETERS, &ADVICE)?;
         let settings = params.settings()?;
         let hosts = hosts_of(url, params)?;
-        let database = url.path().trim_start_matches('/');
-        // As with libpq, a slash in it is a part of its name.
+        // As with libpq, another slash is a part of its name.
+        let database = url.path().strip_prefix('/').unwrap_or_default();
         if database.is_empty() {
             return Err(invalid("no database is named; expected postgres://USER@HOST/DATABASE"));
         }
@@ -219,6 +223,9 @@ impl PostgresStore {
             }
             Some("disable") => Ok(None),
             None if !given && self.hosts.iter().all(Host::is_local) => Ok(None),
+            _ if self.hosts.iter().any(|host| matches!(host, Host::Socket(..))) => Err(invalid(
+                "a Unix socket goes without sslmode, tls_ca and their like: nothing leaves this machine",
+            )),
             None | Some("verify-full") => Tls::from_params(params).map(Some),
             Some(_) => Err(invalid(
                 "parameter sslmode: expected verify-full or disable; the other modes accept a server \
@@ -242,6 +249,11 @@ impl PostgresStore {
     pub async fn locks(self, settings: Settings) -> Result<Locks> {
         schema::check_name(&self.schema)?;
         self.timeouts.check()?;
+        if settings.key_prefix().len() > MAX_PREFIX {
+            return Err(invalid(format!(
+                "the prefix is too long: expected at most {MAX_PREFIX} bytes"
+            )));
+        }
         let shown = self.redacted_url();
         // Before the first connection, which would panic on a runtime without I/O.
         let (options, clock) = (self.connect_options()?, start_clock()?);
@@ -341,6 +353,7 @@ mod tests {
             ("postgres:///app?host=/run&port=5433", "postgres:///run/.s.PGSQL.5433/app"),
             ("postgres://[fe80::1%25eth0]/app", "postgres://[fe80::1%eth0]:5432/app"),
             ("postgres://localhost/a%2Fb", "postgres://localhost:5432/a/b"),
+            ("postgres://localhost/%2Fb", "postgres://localhost:5432//b"),
         ] {
             let store = store(url).unwrap();
             assert_eq!(store.redacted_url(), shown);
@@ -381,6 +394,14 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_prefix_that_no_index_takes_is_refused() {
+        let settings = Settings::default().prefix(&"p".repeat(MAX_PREFIX + 1));
+        let error = PostgresStore::server("127.0.0.1", 1, "app").locks(settings).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("at most 1488 bytes"), "{error}");
+    }
+
     #[test]
     fn an_error_says_what_was_expected() {
         for (url, says) in [
@@ -402,6 +423,8 @@ mod tests {
             ("postgres://localhost/app?sslmode=prefer", "verify-full or disable"),
             ("postgres://db.example/app?tls_cert=x", "together"),
             ("postgres://localhost/app?sslmode=disable&tls_ca=x", "goes without"),
+            ("postgres:///app?host=/run&sslmode=verify-full", "a Unix socket goes without"),
+            ("postgres:///app?host=/run&tls_ca=x", "a Unix socket goes without"),
             ("postgres://localhost/app?shema=x", "did you mean schema?"),
             ("postgres://localhost/app?sslrootcert=x", "\"sslrootcert\": here it is tls_ca=FILE"),
             ("postgres://h/app?user=me&password=hunter2", "\"user\": write it before the host"),

@@ -50,11 +50,18 @@ pub(crate) struct Attempt {
 }
 
 /// A check of one lock's waiters.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Look {
     pub(crate) key: Vec<u8>,
-    /// Some of the waiters.
+    /// The owners of some of the waiters.
     pub(crate) sample: Vec<Uuid>,
+}
+
+/// Without the owners.
+impl std::fmt::Debug for Look {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Look").field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 impl Attempt {

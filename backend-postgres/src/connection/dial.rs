@@ -17,6 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::SslMode;
+use tokio_postgres::error::DbError;
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Notification, SimpleQueryMessage};
 use tokio_util::task::AbortOnDropHandle;
@@ -87,7 +88,9 @@ impl ConnectOptions {
         // to which the notifications of the process's channel would show owner tokens.
         let channel = format!("fl_{}", Uuid::new_v4().simple());
         let (arrived, probed) = oneshot::channel();
-        let pushes = Pushes { handler: handler.clone(), probe: Some((channel.clone(), arrived)) };
+        let is_patient = probe >= PATIENT_PROBE;
+        let awaited = AwaitedProbe { channel: channel.clone(), arrived, is_patient };
+        let pushes = Pushes { handler: handler.clone(), probe: Some(awaited) };
         let login = timeout_at(end, self.log_in(host, None, Some(pushes))).await;
         let session = login.unwrap_or_else(|_| {
             Err(unreachable(format!(
@@ -246,7 +249,8 @@ impl ConnectOptions {
         // Two connections at one backend, which only a pooler makes, and which a notification would take as
         // long as it may to show.
         let is_shared = rows.first().map(|row| read_setting(row, 0)).transpose()? == backend;
-        let is_direct = !is_shared && timeout(probe.limit, probe.probed).await.is_ok();
+        let is_direct =
+            !is_shared && matches!(timeout(probe.limit, probe.probed).await, Ok(Ok(())));
         // Behind a pooler another session may get this, and the first keeps a channel that is not used again.
         self.execute(session, &format!("UNLISTEN {channel}")).await?;
         Ok(is_direct)
@@ -258,6 +262,7 @@ impl ConnectOptions {
         // logged in may end it, a role of its settings may not.
         let settings = format!(
             "SET default_transaction_isolation = 'read committed'; \
+             SET client_min_messages = warning; \
              SET idle_session_timeout = 0; {} LISTEN {}; \
              SET ROLE NONE; \
              SELECT pg_catalog.pg_terminate_backend(pid, {END_WITHIN_MS}) FROM pg_catalog.pg_stat_activity \
@@ -383,17 +388,23 @@ struct Probe {
 /// Where the notifications of a connection go.
 struct Pushes {
     handler: Arc<dyn PushHandler>,
-    /// The channel on which one shows that notifications arrive.
-    probe: Option<(String, oneshot::Sender<()>)>,
+    probe: Option<AwaitedProbe>,
+}
+
+/// The notification that shows that others will arrive.
+struct AwaitedProbe {
+    channel: String,
+    arrived: oneshot::Sender<()>,
+    is_patient: bool,
 }
 
 impl Pushes {
     fn receive(&mut self, notification: &Notification, state: &SessionState) {
-        let is_probe = |(channel, _): &mut (String, _)| *channel == notification.channel();
-        match self.probe.take_if(is_probe) {
-            Some((_, arrived)) => {
-                if arrived.send(()).is_err() {
-                    // No pooler is between after all.
+        match self.probe.take_if(|probe| probe.channel == notification.channel()) {
+            Some(probe) => {
+                let is_late = probe.arrived.send(()).is_err();
+                // Either no pooler is between after all, or one that passes notifications on with later answers.
+                if is_late && !probe.is_patient {
                     state.is_late.store(true, Ordering::Relaxed);
                     state.health.fail();
                 }
@@ -422,6 +433,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
                         pushes.receive(&notification, &this.state);
                     }
                 }
+                Some(Ok(AsyncMessage::Notice(notice))) if is_unreplicated(&notice) => {
+                    this.state.is_unreplicated.store(true, Ordering::Relaxed);
+                    this.state.health.fail();
+                }
                 Some(Ok(_)) => {}
                 ended => {
                     if let Some(Err(error)) = ended {
@@ -433,6 +448,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
             }
         }
     }
+}
+
+/// Whether the server says that a commit has not waited for the synchronous standby, since its wait was cancelled. To
+/// the client the commit succeeds, after this warning, whose words depend on the server's language
+/// (<https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA>).
+fn is_unreplicated(notice: &DbError) -> bool {
+    notice.routine() == Some("SyncRepWaitForLSN")
 }
 
 /// Also after a panic: tokio-postgres logs too.

@@ -42,6 +42,8 @@ pub(super) struct SessionState {
     pub(super) is_mixed: AtomicBool,
     /// A pooler was taken to be between, and is not.
     pub(super) is_late: AtomicBool,
+    /// A commit has not waited for the synchronous standby. It is not known whose.
+    pub(super) is_unreplicated: AtomicBool,
 }
 
 /// An argument that is not shown: tokio-postgres logs all of them, owner tokens too.
@@ -155,7 +157,13 @@ impl SessionState {
         host: &Host,
     ) -> Result<T> {
         self.health.answered();
-        answer.map_err(|error| self.failed(&error, host))
+        let answer = answer.map_err(|error| self.failed(&error, host))?;
+        if self.is_unreplicated.load(Ordering::Relaxed) {
+            return Err(unreachable(format!(
+                "a commit at {host} is not at its synchronous standby: the wait for it was cancelled"
+            )));
+        }
+        Ok(answer)
     }
 
     pub(super) fn failed(&self, error: &tokio_postgres::Error, host: &Host) -> Error {

@@ -172,6 +172,40 @@ async fn without_the_synchronous_standby_acquiring_ends_in_time_and_releases_go_
     drained(&pair.primary).await;
 }
 
+/// An operator who cancels the wait for a standby that is away has the commit succeed without it, with a warning.
+/// Fault 28: postgres-sync
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_whose_wait_for_the_standby_is_cancelled_is_not_believed() {
+    let pair = Pair::synchronous().await;
+    let locks = connect(&pair.url("ttl=30s&answer_timeout=20s")).await;
+    release(acquire(&locks, "lock").await).await;
+    // Also if the role wants no warnings.
+    sql(&pair.primary, "ALTER ROLE fencelock SET client_min_messages = 'error'").await;
+    let other = connect(&pair.url("ttl=30s&answer_timeout=20s")).await;
+    for (locks, name) in [(&locks, "lock"), (&other, "other")] {
+        pair.replication.stall(Direction::ToClient);
+        let waiter = spawn_waiter(locks, name);
+        let in_wait = "SELECT coalesce(max(pid), 0) FROM pg_stat_activity \
+                       WHERE application_name ~ '^fencelock_' AND wait_event = 'SyncRep'";
+        let mut cancelled = String::new();
+        until("the commit waits", async || {
+            cancelled = sql(&pair.primary, in_wait).await;
+            cancelled != "0"
+        })
+        .await;
+        sql(&pair.primary, &format!("SELECT pg_cancel_backend({cancelled})")).await;
+        until("another session repeats it, and waits", async || {
+            assert!(!waiter.is_finished(), "a grant without its standby is believed");
+            let now = sql(&pair.primary, in_wait).await;
+            now != "0" && now != cancelled
+        })
+        .await;
+        pair.replication.heal().await.unwrap();
+        release(until_granted(waiter).await).await;
+    }
+    drained(&pair.primary).await;
+}
+
 /// A standby, alone: an error that says so.
 /// Fault 52: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
