@@ -202,7 +202,7 @@ mod secured {
 
     fn server_name(name: &str) -> Result<ServerName<'static>> {
         let about = format!(
-            "{name:?} is not a name for a certificate; give the one of the server's as tls_server_name"
+            "{name:?} is not a name for a certificate; give one that it has as tls_server_name"
         );
         ServerName::try_from(name.to_owned()).map_err(|cause| wrong(&about, cause))
     }

@@ -1,6 +1,7 @@
--- Creates the schema. Refuses one in which another role has a hand: the functions run with the rights of their owner, and
--- would run that role's triggers, operators or functions with them. One of another program, whose table could have
--- the name of one of these. And one that a newer release has made, whose functions this script would take back.
+-- Creates the schema. Refuses one in which another role has a hand: the functions run with the rights of their
+-- owner, and would run that role's triggers, operators or functions with them. One of another program, whose table
+-- could have the name of one of these. And one that a newer release has made, whose functions this script would take
+-- back.
 
 SELECT pg_catalog.set_config('fencelock.schema', :'schema', false);
 DO $$

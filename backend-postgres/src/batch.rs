@@ -142,7 +142,7 @@ impl BatchingSession {
 
     /// Sends one request, which may wait for the row of its lock, as long as the server lets it. The renewals of
     /// all locks wait behind it, so after a wait in vain no request waits for a while. `None`: it is to be
-    /// repeated.
+    /// repeated. `again`: it is repeated already.
     async fn send_alone(
         &self,
         session: &Session,
