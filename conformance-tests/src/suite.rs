@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::harness::Harness;
 use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::suite::needs::{Lacking, Need};
 use crate::time::stall_detector::StallDetector;
 
 /// Something every store must do, or must do if it meets the needs.
@@ -99,6 +99,18 @@ pub(crate) struct Run {
     is_final: bool,
 }
 
+/// A store that the suite runs on.
+pub(crate) struct Subject {
+    pub(crate) harness: Arc<dyn Harness>,
+    lacking: Lacking,
+}
+
+impl Subject {
+    pub(crate) fn new(harness: Arc<dyn Harness>) -> Subject {
+        Subject { harness, lacking: Lacking::default() }
+    }
+}
+
 /// Runs one behaviour on a runtime of its own. `patience` bounds each event it waits for; a broken
 /// store is found sooner with less of it, a slow one needs more.
 pub fn run_behaviour(
@@ -108,13 +120,14 @@ pub fn run_behaviour(
     seed: u64,
 ) -> Outcome {
     let bounds = Bounds::with_patience(patience);
-    run(harness, behaviour, bounds, seed, &CancellationToken::new()).outcome
+    let subject = Subject::new(harness.clone());
+    run(&subject, behaviour, bounds, seed, &CancellationToken::new()).outcome
 }
 
 /// Repeats a behaviour that failed while the machine was stalled: then leases end and waits take
 /// too long on any store. Exclusion and tokens do not depend on time, so their violation is final.
 pub(crate) fn run_fairly(
-    harness: &Arc<dyn Harness>,
+    subject: &Subject,
     behaviour: &Behaviour,
     bounds: Bounds,
     seed: u64,
@@ -122,7 +135,7 @@ pub(crate) fn run_fairly(
 ) -> Outcome {
     fairly(|| {
         let stalls = StallDetector::start();
-        let run = run(harness, behaviour, bounds, seed, stop);
+        let run = run(subject, behaviour, bounds, seed, stop);
         (run, stalls.stood_still())
     })
 }
@@ -143,7 +156,7 @@ fn fairly(mut run: impl FnMut() -> (Run, Duration)) -> Outcome {
 }
 
 fn run(
-    harness: &Arc<dyn Harness>,
+    subject: &Subject,
     behaviour: &Behaviour,
     bounds: Bounds,
     seed: u64,
@@ -159,7 +172,7 @@ fn run(
         tokio::select! {
             biased;
             () = stop.cancelled() => Run::of(Outcome::Ignored(STOPPED.to_owned())),
-            run = judged(harness.clone(), behaviour, bounds, seed) => run,
+            run = judged(subject, behaviour, bounds, seed) => run,
         }
     });
     // A hanging task must not hang the suite. Clients and peers end here at the latest.
@@ -176,13 +189,12 @@ impl Run {
     }
 }
 
-async fn judged(
-    harness: Arc<dyn Harness>,
-    behaviour: &Behaviour,
-    bounds: Bounds,
-    seed: u64,
-) -> Run {
-    let opening = timeout(bounds.watchdog, Context::open(harness, bounds.patience, seed));
+async fn judged(subject: &Subject, behaviour: &Behaviour, bounds: Bounds, seed: u64) -> Run {
+    if let Some(reason) = subject.lacking.known(behaviour.needs) {
+        return Run::of(Outcome::Ignored(reason));
+    }
+    let open = Context::open(subject.harness.clone(), bounds.patience, seed);
+    let opening = timeout(bounds.watchdog, open);
     let context = match opening.await {
         Ok(Ok(context)) => Arc::new(context),
         Ok(Err(error)) => {
@@ -190,8 +202,8 @@ async fn judged(
         }
         Err(_) => return Run::of(Outcome::Failed("opening the store hangs".to_owned())),
     };
-    let lacking = |need: &Need| need.lacking(context.profile(), context.store());
-    if let Some(reason) = behaviour.needs.iter().find_map(lacking) {
+    let lacking = subject.lacking.of(behaviour.needs, context.profile(), context.store());
+    if let Some(reason) = lacking {
         context.close().await;
         return Run::of(Outcome::Ignored(reason));
     }

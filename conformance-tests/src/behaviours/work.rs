@@ -48,6 +48,12 @@ pub(super) async fn contend(
     events.into_iter().flatten().collect()
 }
 
+/// A client that renews, and so finds out what the store forgot, every second. With the default TTL a
+/// behaviour would wait ten seconds to be told.
+pub(super) async fn client_that_renews_soon(context: &Context) -> Locks {
+    context.client_with(|params| params.ttl = Duration::from_secs(3)).await
+}
+
 /// The rules for a store whose waiters are woken, by its profile.
 pub(super) fn rules(context: &Context) -> Rules {
     Rules {

@@ -1,6 +1,9 @@
 //! What a behaviour needs of a store and of its harness. Without it the behaviour is ignored, and
 //! the report gives the reason; it never counts as passed.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use fencelock_core::{Liveness, Order, Profile, RenewalPlan, TokenOrder};
 
 use crate::harness::{Backdoor, Store};
@@ -72,5 +75,32 @@ impl Need {
             Need::ClientClock => "this machine has no C compiler for the clock's shim".to_owned(),
             Need::Backdoor(backdoor) => store.why_not(backdoor),
         })
+    }
+}
+
+/// What the stores of one harness lack, as the first of them that was opened has answered: to be told so again,
+/// a behaviour would open one more, with all the servers that it starts.
+#[derive(Debug, Default)]
+pub(crate) struct Lacking(Mutex<HashMap<Need, Option<String>>>);
+
+impl Lacking {
+    /// Why a behaviour with these needs is ignored, as far as it is known without a store.
+    pub(crate) fn known(&self, needs: &[Need]) -> Option<String> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        needs.iter().find_map(|need| known.get(need)?.clone())
+    }
+
+    /// The same, of an open store.
+    pub(crate) fn of(
+        &self,
+        needs: &[Need],
+        profile: &Profile,
+        store: &dyn Store,
+    ) -> Option<String> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for need in needs {
+            known.entry(*need).or_insert_with(|| need.lacking(profile, store));
+        }
+        needs.iter().find_map(|need| known.get(need)?.clone())
     }
 }

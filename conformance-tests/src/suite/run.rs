@@ -19,7 +19,7 @@ use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
 use crate::processes::peer::process::serve_if_asked;
-use crate::suite::{Bounds, Outcome, STOPPED, run_fairly};
+use crate::suite::{Behaviour, Bounds, Outcome, STOPPED, Subject, run_fairly};
 
 /// The whole of a store's own test target, with `harness = false`. Takes the arguments of
 /// `cargo test`, and is also the program of the peer processes.
@@ -28,13 +28,23 @@ pub fn main(harness: impl Harness) {
 }
 
 /// As [`main`], for a store that is run in several ways, each with a name of its own.
+///
+/// Where the environment variable `FENCELOCK_BEHAVIOURS` is set, only the pairs are run whose full name, such as
+/// `memory::modes::readers_hold_together`, begins with one of its words; a word that no name begins with is an
+/// error.
 pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
     serve_if_asked(harnesses, None);
+    let only = Only::from_environment();
+    if let Some(unknown) = only.unknown(harnesses) {
+        eprintln!("{ONLY}: expected the beginning of a test's name, which {unknown:?} is not");
+        std::process::exit(101);
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(usual_threads()));
     // A filter may name a test of another target: only a run of all must not be empty.
     let whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.ignored;
-    let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS, RunState::default());
+    let state = RunState { only, ..RunState::default() };
+    let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS, state);
     if arguments.list || (report.is_empty() && !whole) {
         return;
     }
@@ -230,6 +240,37 @@ fn usual_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).max(2) * 2
 }
 
+fn full_name(harness: &Arc<dyn Harness>, behaviour: &Behaviour) -> String {
+    format!("{}::{}", harness.name(), behaviour.full_name())
+}
+
+const ONLY: &str = "FENCELOCK_BEHAVIOURS";
+
+/// The beginnings of the names of pairs that are to be run; of all, if there is none.
+#[derive(Default)]
+struct Only(Vec<String>);
+
+impl Only {
+    fn from_environment() -> Only {
+        let words = std::env::var(ONLY).unwrap_or_default();
+        Only(words.split_whitespace().map(str::to_owned).collect())
+    }
+
+    fn admits(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|only| name.starts_with(only.as_str()))
+    }
+
+    /// One that no pair's name begins with: a behaviour that was renamed would never run again, in silence.
+    fn unknown(&self, harnesses: &[Arc<dyn Harness>]) -> Option<&str> {
+        let named = |only: &str| {
+            let begins = |harness, it| full_name(harness, it).starts_with(only);
+            let behaviours = || BEHAVIOURS.iter().flat_map(|group| group.iter());
+            harnesses.iter().any(|harness| behaviours().any(|it| begins(harness, it)))
+        };
+        self.0.iter().map(String::as_str).find(|only| !named(only))
+    }
+}
+
 type Outcomes = Arc<Mutex<BTreeMap<String, Option<Outcome>>>>;
 
 fn run_matrix(
@@ -241,16 +282,20 @@ fn run_matrix(
     let seed = crate::seed::fresh();
     let state = Arc::new(state);
     let outcomes = Outcomes::default();
-    let pairs = harnesses.iter().flat_map(|harness| {
-        BEHAVIOURS.iter().flat_map(|group| group.iter()).map(move |it| (harness.clone(), *it))
+    let subjects = harnesses.iter().map(|harness| Arc::new(Subject::new(harness.clone())));
+    let pairs = subjects.flat_map(|subject| {
+        BEHAVIOURS.iter().flat_map(|group| group.iter()).map(move |it| (subject.clone(), *it))
     });
     let mut trials = Vec::new();
-    for (harness, behaviour) in pairs {
+    for (subject, behaviour) in pairs {
+        let name = full_name(&subject.harness, &behaviour);
+        if !state.only.admits(&name) {
+            continue;
+        }
         let run = {
-            let (harness, state) = (harness.clone(), state.clone());
-            move || state.watch(|| run_fairly(&harness, &behaviour, bounds, seed, &state.stop))
+            let state = state.clone();
+            move || state.watch(|| run_fairly(&subject, &behaviour, bounds, seed, &state.stop))
         };
-        let name = format!("{}::{}", harness.name(), behaviour.full_name());
         let trial = trial(name, run, &outcomes);
         if !arguments.is_filtered_out(&trial) && !arguments.is_ignored(&trial) {
             record(&outcomes, trial.name(), None);
@@ -265,6 +310,7 @@ fn run_matrix(
 /// Whether further behaviours are run.
 #[derive(Default)]
 struct RunState {
+    only: Only,
     after_failure: AfterFailure,
     has_failure: AtomicBool,
     stop: CancellationToken,
@@ -346,6 +392,20 @@ mod tests {
         let expected = listed.filter(|it| it.group == "options").count();
         assert_eq!(run.outcomes().count(), expected);
         assert_eq!(run.verdict(), Ok(()));
+    }
+
+    #[test]
+    fn a_name_that_no_behaviour_has_is_noticed() {
+        let harness: [Arc<dyn Harness>; 1] = [Arc::new(crate::MemoryHarness)];
+        let unknown = |words: &[&str]| {
+            let only = Only(words.iter().map(|word| (*word).to_owned()).collect());
+            only.unknown(&harness).map(str::to_owned)
+        };
+        assert_eq!(unknown(&["memory::options", "memory::names::"]), None);
+        assert_eq!(
+            unknown(&["memory::options", "memory::nanes"]),
+            Some("memory::nanes".to_owned())
+        );
     }
 
     #[test]

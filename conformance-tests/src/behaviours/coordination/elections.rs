@@ -173,7 +173,8 @@ async fn old(context: Arc<Context>) {
 
 async fn again(context: Arc<Context>) {
     let name = context.name("scheduler");
-    let (one, two) = (context.client().await, context.client().await);
+    let one = work::client_that_renews_soon(&context).await;
+    let two = context.client().await;
     let terms = Arc::new(AtomicU32::new(0));
     let (election, counted) = (one.election(&name).with_words("it"), terms.clone());
     let leading = tokio::spawn(async move {

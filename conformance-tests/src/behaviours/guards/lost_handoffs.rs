@@ -52,7 +52,8 @@ fn assert_above(context: &Context, token: FencingToken, earlier: u64) {
 
 async fn lost(context: Arc<Context>) {
     let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let one = work::client_that_renews_soon(&context).await;
+    let two = context.client().await;
     let first = acquire(&context, &one, &name).await;
     let waiter = spawn_waiter(lock(&one, &name));
     settle().await;

@@ -162,7 +162,8 @@ async fn first_dropped(context: Arc<Context>) {
 
 async fn lost(context: Arc<Context>) {
     let name = context.name("lock");
-    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
+    let (two, owner) = (context.client().await, Owner::new());
+    let one = work::client_that_renews_soon(&context).await;
     let outer = acquire(&context, &one, &name, &owner).await;
     let inner = acquire(&context, &one, &name, &owner).await;
     let holder = take_away(&context, &two, &name).await;

@@ -192,7 +192,8 @@ async fn mixed(context: Arc<Context>) {
 
 async fn loss_of_one(context: Arc<Context>) {
     let names = names(&context, 3);
-    let (one, two) = (context.client().await, context.client().await);
+    let one = work::client_that_renews_soon(&context).await;
+    let two = context.client().await;
     let several = all(exclusively(&one, &names));
     let guards = context.soon("acquired", several.acquire()).await.expect("acquired");
     let lose = async {
@@ -212,7 +213,8 @@ async fn loss_of_one(context: Arc<Context>) {
 
 async fn loss_while_waiting(context: Arc<Context>) {
     let names = names(&context, 2);
-    let (one, two) = (context.client().await, context.client().await);
+    let one = work::client_that_renews_soon(&context).await;
+    let two = context.client().await;
     let last = context.acquire(&two, &names[1]).await;
     let waiting = spawn(all(exclusively(&one, &names)));
     context.until_queued(&two, &names[1], 1).await;
