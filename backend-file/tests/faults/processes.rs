@@ -1,29 +1,17 @@
 //! Real processes: killed, stopped, with inherited descriptors, and in arrival order.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::*;
+use fencelock_core::Moment;
 use rustix::process::{Pid, Signal, kill_process};
 
-#[test]
-fn child_process() {
-    run_child(|dir, line| match line {
-        ["count", times] => count(dir, times.parse().unwrap()),
-        ["order", number] => note_order(dir, number),
-        ["share", mode, times] => share(dir, mode, times.parse().unwrap()),
-        other => unknown_command(dir, other),
-    });
-}
+use crate::support::*;
 
 /// Increments an unprotected counter, in steps that another holder would break.
-fn count(dir: &Path, times: u32) {
+pub(crate) fn count(dir: &Path, times: u32) {
     in_runtime(async {
         let locks = connect(dir).await;
         let data = dir.join(".data");
@@ -116,7 +104,7 @@ fn no_update_is_lost_while_processes_are_killed() {
 }
 
 /// Holds in `mode` and checks what other processes hold at the same time.
-fn share(dir: &Path, mode: &str, times: u32) {
+pub(crate) fn share(dir: &Path, mode: &str, times: u32) {
     in_runtime(async {
         let locks = connect(dir).await;
         let file = dir.join(".data").join(std::process::id().to_string());
@@ -167,7 +155,7 @@ fn readers_writers_and_permits_exclude_each_other_across_processes() {
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
 
-fn note_order(dir: &Path, number: &str) {
+pub(crate) fn note_order(dir: &Path, number: &str) {
     in_runtime(async {
         let locks = connect(dir).await;
         let guard = locks.lock("turn").acquire().await.unwrap();
@@ -199,11 +187,21 @@ async fn processes_are_served_in_the_order_of_their_arrival() {
     assert_eq!(order, (0..MANY).collect::<Vec<_>>());
 }
 
-/// A waiter that was not woken is found by the periodic check, half a second later in the median.
-fn assert_woken(mut took: Vec<Duration>) {
-    took.sort();
-    println!("{took:?}");
-    assert!(took[took.len() / 2] < Duration::from_millis(150), "{took:?}");
+/// Repeats `hand_over`, which returns the times before and after it, until a wake-up was seen to have
+/// granted the lock some times. A waiter that is not woken is found by a check, at a whole second of
+/// the store's clock; on a busy machine a wake-up can take until then, too.
+async fn assert_woken(mut hand_over: impl AsyncFnMut() -> (Moment, Moment)) {
+    const ENOUGH: u32 = 5;
+    let second = |moment: Moment| moment.as_nanos() / 1_000_000_000;
+    let mut woken = 0;
+    for _ in 0..60 {
+        let (before, after) = hand_over().await;
+        woken += u32::from(second(before) == second(after));
+        if woken == ENOUGH {
+            return;
+        }
+    }
+    panic!("only {woken} hand-overs by a wake-up");
 }
 
 /// Fault 1: file
@@ -211,8 +209,7 @@ fn assert_woken(mut took: Vec<Duration>) {
 async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut took = Vec::new();
-    for _ in 0..9 {
+    assert_woken(async || {
         let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
         holder.expect("begins");
         holder.expect("held");
@@ -227,15 +224,16 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
             // First the next waiter, then the one after it.
             waiter.kill();
         }
-        let killed = Instant::now();
+        let killed = locks.now();
         holder.kill();
         last.expect("held");
-        took.push(killed.elapsed());
+        let held = locks.now();
         last.send("release");
         last.expect("released");
         last.end();
-    }
-    assert_woken(took);
+        (killed, held)
+    })
+    .await;
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }
 
@@ -274,11 +272,8 @@ async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     until_queue_is(&locks, "x", 1, 2).await;
     stopped.stop().await;
     held.release().await.unwrap();
-    let start = Instant::now();
     next.expect("begins");
     next.expect("held");
-    println!("passed over after {:?}", start.elapsed());
-    assert!(start.elapsed() < Duration::from_secs(20));
     stopped.signal(Signal::CONT);
     until_queue_is(&locks, "x", 1, 1).await;
     next.send("release");
@@ -316,8 +311,7 @@ async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
 async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut took = Vec::new();
-    for _ in 0..9 {
+    assert_woken(async || {
         let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
         holder.expect("begins");
         holder.expect("held");
@@ -326,16 +320,17 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
         let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
         waiter.expect("begins");
         until_queue_is(&locks, "x", 1, 1).await;
-        let start = Instant::now();
+        let sent = locks.now();
         holder.send("release");
         holder.expect("released");
         waiter.expect("held");
-        took.push(start.elapsed());
+        let held = locks.now();
         kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
         waiter.send("release");
         waiter.expect("released");
-    }
-    assert_woken(took);
+        (sent, held)
+    })
+    .await;
 }
 
 #[tokio::test]

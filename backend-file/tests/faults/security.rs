@@ -1,37 +1,22 @@
 //! Several users of one machine: attacks in a shared directory, and root in the directory of
 //! another user. The tests need real users, so only root can run them.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::*;
 use fencelock_core::{ErrorKind, Settings};
 use fencelock_file::FileStore;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::support::*;
 
 /// Two users who need not be in /etc/passwd, and a group of the first one.
 const MALLORY: u32 = 54_321;
 const ALICE: u32 = 54_322;
 const GROUP: u32 = 54_399;
-
-#[test]
-fn child_process() {
-    run_child(|dir, line| match line {
-        ["attack", victim] => attack(dir, Path::new(victim)),
-        ["connect"] => in_runtime(async {
-            let error = FileStore::at(dir).locks(Settings::default()).await.unwrap_err();
-            report(format_args!("refused {error}"));
-        }),
-        other => unknown_command(dir, other),
-    });
-}
 
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -75,7 +60,7 @@ impl Victims {
 
 /// Until the command to end, puts a symbolic link to `victim` in the place of whatever appears in `store`
 /// and in its directories, as often as it can.
-fn attack(store: &Path, victim: &Path) {
+pub(crate) fn attack(store: &Path, victim: &Path) {
     static END: AtomicBool = AtomicBool::new(false);
     static SWAPS: AtomicU64 = AtomicU64::new(0);
     let swap = |dir: &Path, evil: &str, name: &str| {

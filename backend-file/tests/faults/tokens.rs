@@ -1,21 +1,13 @@
 //! Fencing tokens: across restarts, reboots and crashes in the middle of a reservation.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::*;
 use fencelock_core::{FencingToken, Settings};
 use fencelock_file::FileStore;
 
-#[test]
-fn child_process() {
-    run_child(unknown_command);
-}
+use crate::support::*;
 
 async fn token_in_boot(dir: &Path, boot: u8) -> FencingToken {
     let store = FileStore::at(dir).booted_as([boot; 16]);

@@ -1,28 +1,17 @@
 //! The page of a lock, in the buffer of a pipe: its loss, children that outlive it, stray readers,
 //! and the kernel's limits.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::*;
 use fencelock_core::{ErrorKind, Locks, Mode, Permits, Settings};
 use fencelock_file::FileStore;
 use rustix::process::{Pid, Signal, kill_process};
 
-#[test]
-fn child_process() {
-    run_child(|dir, line| match line {
-        ["many", count] => many(dir, count.parse().unwrap()),
-        other => unknown_command(dir, other),
-    });
-}
+use crate::support::*;
 
 /// Starts a child that holds `x` in `mode` while no process has the page open. Returns its pid and
 /// the token.
@@ -238,7 +227,7 @@ async fn a_stray_reader_of_the_page_never_causes_two_holders() {
 }
 
 /// Holds `count` locks at once, as a user to whom the kernel gives only small pipes.
-fn many(dir: &Path, count: usize) {
+pub(crate) fn hold_small_pipes(dir: &Path, count: usize) {
     in_runtime(async {
         let settings = Settings::default().unreachable_after(Duration::from_secs(20)).unwrap();
         let locks = FileStore::at(dir).locks(settings).await.unwrap();
@@ -262,11 +251,12 @@ fn many(dir: &Path, count: usize) {
 fn a_user_with_small_pipes_holds_hundreds_of_locks_with_two_descriptors_each() {
     const COUNT: usize = 700;
     let dir = directory();
+    let command = format!("hold-small-pipes {COUNT}");
     let mut process = if is_root() {
         rustix::fs::chown(dir.path(), Some(rustix::fs::Uid::from_raw(65_534)), None).unwrap();
-        TestProcess::start_as(dir.path(), &format!("many {COUNT}"), 65_534, &[])
+        TestProcess::start_as(dir.path(), &command, 65_534, &[])
     } else {
-        TestProcess::start(dir.path(), &format!("many {COUNT}"))
+        TestProcess::start(dir.path(), &command)
     };
     let open: usize = process.expect("held").parse().unwrap();
     // The files of 128 locks stay open, and the store has a few of its own.

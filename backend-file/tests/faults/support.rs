@@ -1,38 +1,43 @@
 //! Real processes for tests: the test binary itself, started again with a command.
 //!
-//! Parent and child exchange lines, so that no test relies on sleeping. Each test file has a test
-//! named `child_process`, which does nothing unless it was started with a command.
-
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+//! Parent and child exchange lines, so that no test relies on sleeping. The child runs the test
+//! `child_process` of main.rs, which does nothing unless it was started with a command.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use fencelock_core::{Guard, Lock, Locks, Settings};
 use fencelock_file::FileStore;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 /// A time limit that nothing exceeds on a busy machine.
-pub const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 const COMMAND: &str = "FENCELOCK_TEST_COMMAND";
 
 /// A directory for one test's locks.
-pub fn directory() -> tempfile::TempDir {
+pub(crate) fn directory() -> tempfile::TempDir {
+    // The hundreds of stores and waiters of one test, and those of the tests beside it, are more
+    // than the usual soft limit allows.
+    static FILES: Once = Once::new();
+    FILES.call_once(|| {
+        let most = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
+    });
     tempfile::tempdir().unwrap()
 }
 
-pub async fn connect(dir: &Path) -> Locks {
+pub(crate) async fn connect(dir: &Path) -> Locks {
     FileStore::at(dir).locks(Settings::default()).await.unwrap()
 }
 
 /// A child process that runs a command.
-pub struct TestProcess {
+pub(crate) struct TestProcess {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -40,18 +45,18 @@ pub struct TestProcess {
 
 impl TestProcess {
     /// Starts the test `child_process` of this binary with the command `line`.
-    pub fn start(dir: &Path, line: &str) -> TestProcess {
+    pub(crate) fn start(dir: &Path, line: &str) -> TestProcess {
         TestProcess::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, line)
     }
 
     /// Like [`start`](TestProcess::start), as the last argument of the command `tracer`.
-    pub fn start_under(mut tracer: Command, dir: &Path, line: &str) -> TestProcess {
+    pub(crate) fn start_under(mut tracer: Command, dir: &Path, line: &str) -> TestProcess {
         TestProcess::spawn(tracer.arg(std::env::current_exe().unwrap()), dir, line)
     }
 
     /// Like [`start`](TestProcess::start), as user `uid`, in the first of `groups` or in a group
     /// with the user's number.
-    pub fn start_as(dir: &Path, line: &str, uid: u32, groups: &[u32]) -> TestProcess {
+    pub(crate) fn start_as(dir: &Path, line: &str, uid: u32, groups: &[u32]) -> TestProcess {
         // That user may have no access to the path of this binary.
         static COPY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
         let (_, exe) = COPY.get_or_init(|| {
@@ -82,7 +87,7 @@ impl TestProcess {
     }
 
     /// The next line that it reports, or `None` when it has ended.
-    pub fn read_line(&mut self) -> Option<String> {
+    pub(crate) fn read_line(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.stdout.read_line(&mut line).unwrap() == 0 {
@@ -95,7 +100,7 @@ impl TestProcess {
         }
     }
 
-    pub fn expect(&mut self, word: &str) -> String {
+    pub(crate) fn expect(&mut self, word: &str) -> String {
         let line = self.read_line().unwrap_or_else(|| panic!("ended before it reported {word}"));
         match line.strip_prefix(word) {
             Some(rest) => rest.trim().to_owned(),
@@ -103,36 +108,32 @@ impl TestProcess {
         }
     }
 
-    pub fn send(&mut self, word: &str) {
+    pub(crate) fn send(&mut self, word: &str) {
         writeln!(self.stdin, "{word}").unwrap();
         self.stdin.flush().unwrap();
     }
 
-    pub fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    pub async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         fencelock_testkit::helpers::stop_process(&self.child).await;
     }
 
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
         assert!(status.signal().is_some() || status.success());
     }
 
     /// Waits until it ends by itself, successfully.
-    pub fn end(mut self) {
+    pub(crate) fn end(mut self) {
         assert!(self.child.wait().unwrap().success());
-    }
-
-    pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
     }
 }
 
@@ -143,30 +144,20 @@ impl Drop for TestProcess {
     }
 }
 
-/// Runs the command that this process was started with, if any: `hold NAME MODE`, or one of the
-/// test file's `own`.
-pub fn run_child(own: impl FnOnce(&Path, &[&str])) {
+/// Runs the command that this process was started with, if any.
+pub(crate) fn run_child(run: impl FnOnce(&Path, &[&str])) {
     let Ok(child_process) = std::env::var(COMMAND) else { return };
     let (dir, line) = child_process.split_once('\n').unwrap();
-    let (dir, line) = (Path::new(dir), line.split(' ').collect::<Vec<_>>());
-    match line[..] {
-        ["hold", name, mode] => hold(dir, name, mode),
-        _ => own(dir, &line),
-    }
+    run(Path::new(dir), &line.split(' ').collect::<Vec<_>>());
 }
 
-/// For a test file without commands of its own, or without this one.
-pub fn unknown_command(_: &Path, line: &[&str]) {
-    panic!("unknown command {line:?}");
-}
-
-pub fn report(line: impl std::fmt::Display) {
+pub(crate) fn report(line: impl std::fmt::Display) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "@{line}").unwrap();
     stdout.flush().unwrap();
 }
 
-pub fn read_command() -> Option<String> {
+pub(crate) fn read_command() -> Option<String> {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line).unwrap() {
         0 => None,
@@ -174,12 +165,12 @@ pub fn read_command() -> Option<String> {
     }
 }
 
-pub fn in_runtime<T>(work: impl Future<Output = T>) -> T {
+pub(crate) fn in_runtime<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
 /// The lock `name` in mode `exclusive`, `shared` or `permits:N:LIMIT`.
-pub fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
+pub(crate) fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
     match mode.split(':').collect::<Vec<_>>()[..] {
         ["exclusive"] => locks.lock(name),
         ["shared"] => locks.rw_lock(name).read(),
@@ -192,7 +183,7 @@ pub fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
 
 /// The command `hold NAME MODE`: reports `held TOKEN` when it holds and `lost` when it lost the
 /// lock, and releases on the command `release`.
-pub fn hold(dir: &Path, name: &str, mode: &str) {
+pub(crate) fn hold(dir: &Path, name: &str, mode: &str) {
     in_runtime(async {
         let locks = connect(dir).await;
         report("begins");
@@ -242,7 +233,7 @@ fn pass_on(guard: &Guard) {
 }
 
 /// Polls until `done`, for changes by another process.
-pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(result) = done().await {
@@ -254,7 +245,7 @@ pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T
 }
 
 /// Waits until `name` has this many holders and waiters.
-pub async fn until_queue_is(locks: &Locks, name: &str, holders: usize, waiters: usize) {
+pub(crate) async fn until_queue_is(locks: &Locks, name: &str, holders: usize, waiters: usize) {
     until(&format!("{holders} holders and {waiters} waiters"), async || {
         let seen = locks.inspect(name).await.unwrap();
         (seen.holders.len() == holders && seen.waiters.len() == waiters).then_some(())
@@ -263,11 +254,11 @@ pub async fn until_queue_is(locks: &Locks, name: &str, holders: usize, waiters: 
 }
 
 /// The page of the lock `x`: the named pipe in whose buffer its queue is.
-pub fn page(dir: &Path) -> std::fs::File {
+pub(crate) fn page(dir: &Path) -> std::fs::File {
     std::fs::File::options().read(true).write(true).open(dir.join("lock%3Ax/q")).unwrap()
 }
 
 /// Whether this user is root, to whom no permission is denied.
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -1,31 +1,20 @@
 //! Tasks of one process: cancellation, many waiters, two connected stores, limits, and clean-up.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use common::*;
 use fencelock_core::{ErrorKind, Locks, Settings};
 use fencelock_file::FileStore;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-#[test]
-fn child_process() {
-    run_child(|dir, line| match line {
-        ["many"] => many(dir),
-        other => unknown_command(dir, other),
-    });
-}
+use crate::support::*;
 
 /// Holds locks until there is no free descriptor.
-fn many(dir: &Path) {
+pub(crate) fn use_up_descriptors(dir: &Path) {
     let limit = Rlimit { current: Some(64), maximum: Some(64) };
     setrlimit(Resource::Nofile, limit).unwrap();
     in_runtime(async {
@@ -59,7 +48,7 @@ fn many(dir: &Path) {
 #[test]
 fn without_a_free_descriptor_the_error_says_so_and_what_is_held_stays() {
     let dir = directory();
-    let mut process = TestProcess::start(dir.path(), "many");
+    let mut process = TestProcess::start(dir.path(), "use-up-descriptors");
     let error = process.expect("Unreachable");
     assert!(error.contains("ulimit -n"), "{error}");
     let held: usize = process.expect("held").parse().unwrap();
@@ -237,22 +226,22 @@ fn a_latch_that_another_process_holds_blocks_neither_other_locks_nor_the_end_of_
     let (kept, kept_page) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         in_runtime(async {
-            let settings =
-                Settings::default().unreachable_after(Duration::from_millis(300)).unwrap();
-            let locks = FileStore::at(&path).locks(settings).await.unwrap();
-            locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+            let locks = connect(&path).await;
+            for name in ["x", "y"] {
+                locks.lock(name).acquire().await.unwrap().release().await.unwrap();
+            }
             // Like a process that was stopped while it had the latch.
             let page = page(&path);
             rustix::fs::flock(&page, FlockOperation::LockExclusive).unwrap();
             kept.send(page).unwrap();
             let lock = || locks.lock("x");
             // For a short time this looks like a busy machine, where the process waits for a processor.
-            let limited = lock().wait_at_most(Duration::from_millis(200));
-            let patient = lock().unreachable_after(Duration::from_secs(20));
-            let for_long = patient.wait_at_most(Duration::from_millis(5_500));
+            let limited = lock().wait_at_most(Duration::from_secs(1));
+            let impatient = lock().unreachable_after(Duration::from_secs(1));
+            let for_long = lock().wait_at_most(Duration::from_millis(5_500));
             for (acquired, kind) in [
                 (limited.acquire().await, ErrorKind::WaitTimedOut),
-                (lock().acquire().await, ErrorKind::Unreachable),
+                (impatient.acquire().await, ErrorKind::Unreachable),
                 (for_long.acquire().await, ErrorKind::Unreachable),
             ] {
                 let error = acquired.unwrap_err();
@@ -263,7 +252,7 @@ fn a_latch_that_another_process_holds_blocks_neither_other_locks_nor_the_end_of_
         });
         ended.send(()).unwrap();
     });
-    let ends = end.recv_timeout(Duration::from_secs(20));
+    let ends = end.recv_timeout(LONG);
     let page = kept_page.recv().unwrap();
     ends.expect("the runtime ends while the latch is kept");
     drop(page);
@@ -294,7 +283,7 @@ async fn a_claim_that_never_gets_the_contended_latch_finds_the_lock_busy() {
             }
         })
     };
-    let limited = locks.lock("x").wait_at_most(Duration::from_millis(500));
+    let limited = locks.lock("x").wait_at_most(Duration::from_secs(2));
     let error = limited.acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WaitTimedOut, "{error:?}");
     assert!(format!("{error:?}").contains("had no turn for"), "{error:?}");
@@ -322,7 +311,7 @@ async fn a_future_that_is_not_polled_is_passed_over() {
     let next = tokio::spawn(async move { next.acquire().await.unwrap() });
     until_queue_is(&locks, "x", 1, 2).await;
     held.release().await.unwrap();
-    let next = tokio::time::timeout(Duration::from_secs(20), next).await.unwrap().unwrap();
+    let next = tokio::time::timeout(LONG, next).await.unwrap().unwrap();
     next.release().await.unwrap();
     lazy.await.unwrap().release().await.unwrap();
     until_empty(dir.path()).await;

@@ -1,9 +1,5 @@
 //! Cells between processes, and what becomes of them when processes, files and neighbours fail.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
@@ -11,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::*;
 use fencelock_core::{CellDurability, Content, ErrorKind, Keep, Locks, Settings, Stamp};
 use fencelock_file::FileStore;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::support::*;
 
 /// Two users who need not be in /etc/passwd.
 const ALICE: u32 = 54_322;
@@ -25,53 +22,55 @@ const BOB: u32 = 54_323;
 const RECORD_AT: u64 = 24 << 20;
 const SLOTS_AT: u64 = RECORD_AT + 4096;
 
-#[test]
-fn child_process() {
-    run_child(|dir, line| match *line {
-        ["swap", from, to, keep] => in_runtime(swap_once(dir, from, to, keep)),
-        ["add", count] => in_runtime(async {
-            let counter = connect(dir).await.counter("x");
-            report("ready");
-            read_command();
-            for _ in 0..count.parse().unwrap() {
-                counter.add(1).await.unwrap();
-            }
-            report("added");
-        }),
-        ["watch"] => in_runtime(async {
-            let locks = connect(dir).await;
-            let mut watch = locks.cell("x").watch().await.unwrap();
-            loop {
-                let seen = watch.next().await.unwrap();
-                let seen = seen.map_or("nothing".into(), |seen| seen.bytes().to_vec());
-                report(format_args!("sees {}", String::from_utf8(seen).unwrap()));
-            }
-        }),
-        ["starve"] => in_runtime(starve(dir)),
-        ["read", boot] => in_runtime(async {
-            let booted = FileStore::at(dir).booted_as([boot.parse().unwrap(); 16]);
-            let locks = booted.locks(Settings::default()).await.unwrap();
-            report("reads");
-            let read = locks.read_cell("x").await.unwrap();
-            report(format_args!("read {}", read.map_or(0, |content| content.bytes[0])));
-        }),
-        _ => unknown_command(dir, line),
+/// Waits for a latch while no file descriptor is free, for longer than a watch goes without a look.
+pub(crate) fn starve(dir: &Path) {
+    in_runtime(async {
+        let latch = connect(dir).await.latch("x", 2);
+        assert_eq!(latch.count_down().await.unwrap(), 1);
+        let waiter = latch.clone();
+        let waiting = tokio::spawn(async move { waiter.wait().await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        setrlimit(Resource::Nofile, before).unwrap();
+        latch.count_down().await.unwrap();
+        report(format_args!("waited: {:?}", waiting.await.unwrap()));
     });
 }
 
-/// Waits for a latch while no file descriptor is free, for longer than a watch goes without a look.
-async fn starve(dir: &Path) {
-    let latch = connect(dir).await.latch("x", 2);
-    assert_eq!(latch.count_down().await.unwrap(), 1);
-    let waiter = latch.clone();
-    let waiting = tokio::spawn(async move { waiter.wait().await });
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();
-    tokio::time::sleep(Duration::from_secs(7)).await;
-    setrlimit(Resource::Nofile, before).unwrap();
-    latch.count_down().await.unwrap();
-    report(format_args!("waited: {:?}", waiting.await.unwrap()));
+pub(crate) fn add(dir: &Path, count: u32) {
+    in_runtime(async {
+        let counter = connect(dir).await.counter("x");
+        report("ready");
+        read_command();
+        for _ in 0..count {
+            counter.add(1).await.unwrap();
+        }
+        report("added");
+    });
+}
+
+pub(crate) fn report_changes(dir: &Path) {
+    in_runtime(async {
+        let locks = connect(dir).await;
+        let mut watch = locks.cell("x").watch().await.unwrap();
+        loop {
+            let seen = watch.next().await.unwrap();
+            let seen = seen.map_or("nothing".into(), |seen| seen.bytes().to_vec());
+            report(format_args!("sees {}", String::from_utf8(seen).unwrap()));
+        }
+    });
+}
+
+pub(crate) fn read_in_boot(dir: &Path, boot: u8) {
+    in_runtime(async {
+        let booted = FileStore::at(dir).booted_as([boot; 16]);
+        let locks = booted.locks(Settings::default()).await.unwrap();
+        report("reads");
+        let read = locks.read_cell("x").await.unwrap();
+        report(format_args!("read {}", read.map_or(0, |content| content.bytes[0])));
+    });
 }
 
 /// Content `n`; 0 for none. Longer than a page, and of different lengths.
@@ -92,12 +91,14 @@ async fn swap(locks: &Locks, from: u8, to: u8, keep: Keep) -> bool {
     locks.swap_cell("x", from, content(to).as_ref(), keep).await.unwrap()
 }
 
-async fn swap_once(dir: &Path, from: &str, to: &str, word: &str) {
-    let locks = connect(dir).await;
-    report("ready");
-    assert!(swap(&locks, from.parse().unwrap(), to.parse().unwrap(), keep(word)).await);
-    report("swapped");
-    std::process::exit(0);
+pub(crate) fn swap_once(dir: &Path, from: &str, to: &str, word: &str) {
+    in_runtime(async {
+        let locks = connect(dir).await;
+        report("ready");
+        assert!(swap(&locks, from.parse().unwrap(), to.parse().unwrap(), keep(word)).await);
+        report("swapped");
+        std::process::exit(0);
+    });
 }
 
 fn lock_dir(dir: &Path) -> PathBuf {
@@ -201,16 +202,19 @@ fn a_watcher_in_another_process_is_woken_by_each_change() {
     watcher.expect("sees nothing");
     in_runtime(async {
         let cell = connect(dir.path()).await.cell("x");
-        let start = Instant::now();
-        for round in 0..10 {
+        let mut took = Vec::new();
+        for round in 0..9 {
             let seen = cell.read().await.unwrap().map(|seen| seen.version());
             assert!(cell.compare_and_set(seen, round.to_string()).await.unwrap());
+            let written = Instant::now();
             watcher.expect(&format!("sees {round}"));
+            took.push(written.elapsed());
         }
         cell.remove().await.unwrap();
         watcher.expect("sees nothing");
-        // Without a wake-up, each change would be seen after seconds.
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        // A watcher that is not woken looks after five seconds.
+        took.sort();
+        assert!(took[took.len() / 2] < Duration::from_secs(3), "{took:?}");
         // A watcher that died is no burden, and does not keep others from being woken.
         let mut second = TestProcess::start(dir.path(), "watch");
         second.expect("sees nothing");
@@ -341,24 +345,23 @@ async fn what_is_read_while_it_is_replaced_is_whole() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     assert!(swap(&locks, 0, 100, keep("days")).await);
-    let (writer, done) = (connect(dir.path()).await, Instant::now() + Duration::from_secs(2));
+    let writer = connect(dir.path()).await;
     let writing = tokio::spawn(async move {
-        let mut last = 100;
-        while Instant::now() < done {
+        for last in (100..=113).cycle() {
             let next = if last == 113 { 100 } else { last + 1 };
             assert!(swap(&writer, last, next, keep("days")).await);
-            last = next;
         }
     });
-    let mut seen = BTreeSet::new();
-    while !writing.is_finished() {
+    let (mut last, mut changes) = (100, 0);
+    while changes < 300 {
         let read = locks.read_cell("x").await.unwrap().expect("it is always there");
         let n = read.bytes[0];
         assert!(content(n) == Some(read));
-        seen.insert(n);
+        changes += u32::from(n != last);
+        last = n;
     }
-    writing.await.unwrap();
-    assert!(seen.len() > 8, "{seen:?}");
+    assert!(!writing.is_finished());
+    writing.abort();
     // Longer than a cell may be.
     let long = content(120).unwrap();
     let error = locks.swap_cell("y", None, Some(&long), Keep::Forever).await.unwrap_err();
@@ -420,16 +423,15 @@ async fn a_removed_cell_gives_its_space_back_and_reading_none_takes_none() {
 #[tokio::test]
 async fn a_process_that_is_stopped_while_it_swaps_blocks_neither_readers_nor_the_lock() {
     let dir = directory();
-    let settings = Settings::default().unreachable_after(Duration::from_millis(300)).unwrap();
-    let locks = FileStore::at(dir.path()).locks(settings).await.unwrap();
+    let locks = connect(dir.path()).await;
     let cell = locks.cell("x");
     assert!(cell.compare_and_set(None, *b"one").await.unwrap());
     let version = cell.read().await.unwrap().map(|seen| seen.version());
     let file = state(dir.path());
     flock(&file, FlockOperation::LockExclusive).unwrap();
-    let start = Instant::now();
-    let error = cell.compare_and_set(version, *b"two").await.unwrap_err();
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let settings = Settings::default().unreachable_after(Duration::from_millis(300)).unwrap();
+    let impatient = FileStore::at(dir.path()).locks(settings).await.unwrap().cell("x");
+    let error = impatient.compare_and_set(version, *b"two").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert_eq!(cell.read().await.unwrap().unwrap().bytes(), b"one");
     let mut watch = cell.watch().await.unwrap();

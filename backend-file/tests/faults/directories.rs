@@ -1,27 +1,16 @@
 //! Directories: their owners and permissions, invalid files in them, and their removal.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use common::*;
 use fencelock_core::url::connect as connect_url;
 use fencelock_core::{Error, ErrorKind, Settings};
 use fencelock_file::{FileStore, SCHEME};
 
-#[test]
-fn child_process() {
-    run_child(|dir, line| match line {
-        ["create", "and", "remove"] => create_and_remove(dir),
-        other => unknown_command(dir, other),
-    });
-}
+use crate::support::*;
 
 async fn refusal(url: &str) -> Error {
     connect_url(&[SCHEME], url).await.unwrap_err()
@@ -359,7 +348,7 @@ async fn a_store_in_memory_reports_that_its_tokens_end_with_a_reboot() {
 fn a_store_connects_while_another_process_creates_and_removes_its_directory() {
     let base = directory();
     let dir = base.path().join("locks");
-    let mut other = TestProcess::start(&dir, "create and remove");
+    let mut other = TestProcess::start(&dir, "make-and-remove");
     other.expect("begins");
     for _ in 0..40 {
         in_runtime(async {
@@ -372,8 +361,8 @@ fn a_store_connects_while_another_process_creates_and_removes_its_directory() {
     other.kill();
 }
 
-/// Creates and removes the directory for as long as this process lives.
-fn create_and_remove(dir: &Path) {
+/// Makes and removes the directory for as long as this process lives.
+pub(crate) fn make_and_remove(dir: &Path) {
     report("begins");
     loop {
         let _ = fs::create_dir(dir);
@@ -396,53 +385,26 @@ fn without_permissions_the_error_says_what_to_do() {
     if !is_root() {
         return;
     }
-    // The test below runs as the user nobody, without permissions.
-    let base = directory();
-    chmod(base.path(), 0o755);
-    let dir = base.path().join("locks");
-    fs::create_dir(&dir).unwrap();
-    chmod(&dir, 0o755);
+    let dir = directory();
+    chmod(dir.path(), 0o755);
     in_runtime(async {
-        let locks = connect(&dir).await;
+        let locks = connect(dir.path()).await;
         let held = locks.lock("x").acquire().await.unwrap();
-        let exe = base.path().join("copy");
-        fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
-        chmod(&exe, 0o755);
-        let output = std::process::Command::new(&exe)
-            .args(["--exact", "as_another_user", "--nocapture"])
-            .env("FENCELOCK_TEST_OTHER", &dir)
-            .current_dir("/")
-            .uid_of_nobody()
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
+        // A user without a home directory.
+        let nobody = |line| TestProcess::start_as(dir.path(), line, 65_534, &[]).expect("refused");
+        let said = nobody("connect");
         assert!(said.contains("permission denied") && said.contains("chmod 2770"), "{said}");
+        let said = nobody("connect-by-default");
+        assert!(said.contains("install -d -m 0700 -o 65534"), "{said}");
         held.release().await.unwrap();
     });
 }
 
-trait AsNobody {
-    fn uid_of_nobody(&mut self) -> &mut Self;
-}
-
-impl AsNobody for std::process::Command {
-    fn uid_of_nobody(&mut self) -> &mut Self {
-        std::os::unix::process::CommandExt::uid(self, 65_534);
-        std::os::unix::process::CommandExt::gid(self, 65_534);
-        self
-    }
-}
-
-#[test]
-fn as_another_user() {
-    let Ok(dir) = std::env::var("FENCELOCK_TEST_OTHER") else { return };
+/// Reports why this user cannot use the store.
+pub(crate) fn report_refusal(store: FileStore) {
     in_runtime(async {
-        let error = FileStore::at(dir).locks(Settings::default()).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Refused);
-        println!("{error}");
-        let error = FileStore::of_user().locks(Settings::default()).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Refused);
-        assert!(error.to_string().contains("install -d -m 0700 -o 65534"), "{error}");
+        let error = store.locks(Settings::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        report(format_args!("refused {error}"));
     });
 }

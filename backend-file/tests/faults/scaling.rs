@@ -1,21 +1,13 @@
 //! Many stores and many waiters: the cost of a connect, and the pipes that they leave.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-use common::*;
 use fencelock_core::Locks;
 use rustix::fs::inotify;
 
-#[test]
-fn child_process() {
-    run_child(unknown_command);
-}
+use crate::support::*;
 
 /// More pipes than are kept.
 const MANY: usize = 150;
