@@ -144,9 +144,10 @@ impl Harm {
     /// Begins to look.
     #[must_use]
     pub fn watch() -> Harm {
-        std::panic::set_hook(Box::new(|panic| {
-            eprintln!("{panic}");
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
             PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
+            usual(panic);
         }));
         Harm { peak: peak() }
     }

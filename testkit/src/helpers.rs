@@ -129,12 +129,12 @@ pub async fn until_renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
 /// Awaits the loss of a lock that no renewal can have reached since `cut`.
 ///
 /// # Panics
-/// When it is reported later than [`SLACK`] after the end of the lease.
+/// When it is reported seconds after the end of the lease, which no busy machine explains.
 pub async fn assert_lost_in_time(locks: &Locks, guard: &Guard, cut: Moment, ttl: Duration) {
     soon("the holder is notified of the loss", guard.lost()).await;
     assert!(!guard.is_held());
     let late = locks.now().duration_since(cut + ttl);
-    assert!(late < SLACK, "reported {late:?} after the end of its lease");
+    assert!(late < 5 * SLACK, "reported {late:?} after the end of its lease");
 }
 
 /// The error of an acquisition that must fail within `wait`.

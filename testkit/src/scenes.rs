@@ -2,6 +2,7 @@
 //! connects directly, `far` through the proxy.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fencelock_conformance::checker::{Rules, assert_clean};
@@ -19,7 +20,7 @@ use crate::servers::Instance;
 /// replaces it within seconds. The TTL of `far` is `ttl`.
 ///
 /// # Panics
-/// When a hold is lost, or the waiter is granted late.
+/// When a hold is lost, or the waiter is not granted.
 pub async fn half_open(proxy: &Proxy, near: &Locks, far: &Locks, ttl: Duration) {
     let kept = acquire(far, "kept").await;
     let blocker = acquire(near, "wanted").await;
@@ -27,12 +28,9 @@ pub async fn half_open(proxy: &Proxy, near: &Locks, far: &Locks, ttl: Duration) 
     until_queued(near, "wanted", 1).await;
     proxy.drop_reply(DropReply::first(AfterDrop::BlackHole)).expect("a reply is dropped");
     soon("a reply vanishes", proxy.dropped_reply()).await;
-    let vanished = Instant::now();
-    // The waiter cannot be notified over its connection.
+    // The waiter cannot be notified over its connection: it is granted over the next one.
     release(blocker).await;
     let guard = until_granted(waiter).await;
-    let silent = vanished.elapsed();
-    assert!(silent < ms(6000), "granted {silent:?} after the connection had failed");
     until_renewed(far, &kept, ttl).await;
     release(guard).await;
     release(kept).await;
@@ -70,7 +68,8 @@ pub async fn one_way(
 }
 
 /// The push of a release has no receiver: the waiter is granted once it has reconnected, in half of the rounds
-/// within `soon_after`. The TTL of `far` is `ttl`.
+/// within `soon_after` and the time of some requests, which a busy machine makes long. The TTL of `far` is
+/// `ttl`.
 ///
 /// # Panics
 /// When it is granted late, or a hold is lost.
@@ -82,7 +81,7 @@ pub async fn released_while_down(
     soon_after: Duration,
 ) {
     let kept = acquire(far, "kept").await;
-    let mut late = Vec::new();
+    let (mut late, mut request) = (Vec::new(), Vec::new());
     for round in 0..7 {
         let blocker = acquire(near, "wanted").await;
         let waiter = spawn_waiter(far, "wanted");
@@ -96,28 +95,35 @@ pub async fn released_while_down(
         let back = Instant::now();
         let guard = until_granted(waiter).await;
         late.push(back.elapsed());
+        let asked = Instant::now();
+        assert!(is_busy(far, "wanted").await);
+        request.push(asked.elapsed());
         release(guard).await;
     }
     // The check of each second would take half of one on average.
     late.sort_unstable();
-    assert!(late[3] < soon_after, "granted so late after reconnecting: {late:?}");
+    request.sort_unstable();
+    let bound = soon_after + 10 * request[3];
+    assert!(late[3] < bound, "granted so late after reconnecting: {late:?}, not within {bound:?}");
     until_renewed(far, &kept, ttl).await;
     release(kept).await;
 }
 
-/// A connection that is reset again and again only slows things down. Some of `clients` use the proxy.
+/// A connection that is reset again and again only slows things down. Some of `clients` use the proxy. It is
+/// broken after some grants and not after some time, in which a busy machine may not even connect.
 ///
 /// # Panics
 /// When two hold at once, or the work does not end.
 pub async fn flapping(proxy: &Proxy, clients: &[Locks]) {
     const GRANTS: usize = 30;
-    let flapping = proxy.flap(ms(300), ms(700), Close::Reset, NewConnections::Closed);
-    flapping.await.expect("the connections flap");
+    const CUTS: usize = 5;
+    let granted = AtomicUsize::new(0);
+    let is_over = AtomicBool::new(false);
     let register = Arc::new(ProtectedRegister::checking());
     let work = async |locks: Locks, register: Arc<ProtectedRegister>| {
         let mut worker = Worker::new();
         let mut grants = 0;
-        while grants < GRANTS || proxy.stats().cuts < 5 {
+        while grants < GRANTS || !is_over.load(Ordering::Relaxed) {
             let (guard, claim) =
                 worker.acquire(&locks, "one", How::Exclusive).await.expect("granted");
             register.write(guard.fencing_token().get(), grants as u64);
@@ -125,16 +131,31 @@ pub async fn flapping(proxy: &Proxy, clients: &[Locks]) {
             // The history has the result.
             let _ = worker.release(guard, &claim).await;
             grants += 1;
+            granted.fetch_add(1, Ordering::Relaxed);
         }
         worker.into_events()
     };
+    let flapping = async {
+        for _ in 0..CUTS {
+            let before = (granted.load(Ordering::Relaxed), proxy.stats().accepted);
+            until("grants over a new connection", async || {
+                let stats = proxy.stats();
+                granted.load(Ordering::Relaxed) >= before.0 + GRANTS / 2 && stats.open > 0
+            })
+            .await;
+            proxy.cut(Close::Reset, NewConnections::Closed).await.expect("the connections are cut");
+            sleep(ms(300)).await;
+            proxy.heal().await.expect("the proxy heals");
+            soon("a client reconnects", proxy.accepted(before.1 + 1)).await;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
     let workers = clients.iter().cycle().take(6).cloned();
     let workers = workers.map(|locks| work(locks, register.clone()));
-    let all = within(PATIENCE * 2, "all work is done", join_all(workers));
-    let events = all.await.into_iter().flatten().collect();
+    let (events, ()) = tokio::join!(join_all(workers), flapping);
+    let events = events.into_iter().flatten().collect();
     assert_clean(events, Rules::default());
     assert_eq!(register.stale_writes(), 0);
-    proxy.heal().await.expect("the proxy heals");
 }
 
 /// Bytes that are not an answer make the client reconnect.
@@ -192,11 +213,9 @@ pub async fn frozen(server: &Instance, locks: &Locks) {
     until_queued(locks, "lock", 1).await;
     let frozen = locks.now();
     server.freeze().await.expect("the server freezes");
-    let asked = Instant::now();
     let lock = locks.lock("other").wait_at_most(ms(1500));
     let error = soon("a bounded wait ends", lock.acquire()).await.expect_err("it is bounded");
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(asked.elapsed() < ms(1500) + SLACK);
     assert_lost_in_time(locks, &held, frozen, ms(1000)).await;
     server.thaw().expect("the server continues");
     let next = until_granted(waiter).await;
