@@ -2,13 +2,13 @@
 
 use fencelock_conformance::Params;
 use fencelock_core::{Locks, Result, url};
-use fencelock_redis::SCHEME;
+use fencelock_redis::{REDLOCK_SCHEME, SCHEME};
 use fencelock_testkit::proxied::cannot;
 use fencelock_testkit::servers::TestRedis;
 
 /// Connects like a user's program.
 pub(crate) async fn connect(address: &str, params: &Params) -> Result<Locks> {
-    url::connect(&[SCHEME], &params.on_url(address)).await
+    url::connect(&[SCHEME, REDLOCK_SCHEME], &params.on_url(address)).await
 }
 
 async fn ask(server: &TestRedis, command: &[&str]) -> Result<String> {
@@ -17,12 +17,12 @@ async fn ask(server: &TestRedis, command: &[&str]) -> Result<String> {
 
 /// The keys of holders and waiters. A lock's last token may stay, for a day.
 pub(crate) async fn leftovers(server: &TestRedis, prefix: &str) -> Result<Vec<String>> {
-    // A key may contain a newline.
-    let plain = "local keys = redis.call('KEYS', '*')
+    // A key may contain a newline. The prefix has no character that a pattern would interpret.
+    let plain = "local keys = redis.call('KEYS', '*' .. ARGV[1] .. '*')
         for i, key in ipairs(keys) do keys[i] = string.gsub(key, '%c', '?') end
         return keys";
-    let keys = ask(server, &["EVAL", plain, "0"]).await?;
-    let of_claims = |key: &&str| !key.is_empty() && !key.ends_with("}:f") && key.contains(prefix);
+    let keys = ask(server, &["EVAL", plain, "0", prefix]).await?;
+    let of_claims = |key: &&str| !key.is_empty() && !key.ends_with("}:f");
     Ok(keys.lines().filter(of_claims).map(str::to_owned).collect())
 }
 
@@ -40,6 +40,10 @@ pub(crate) async fn expire(server: &TestRedis, prefix: &str, name: &str) -> Resu
     ask(server, &["DEL", &key(prefix, name)]).await.map(drop)
 }
 
-pub(crate) async fn lose_data(server: &TestRedis) -> Result<()> {
-    ask(server, &["FLUSHALL"]).await.map(drop)
+/// What FLUSHALL is to the clients of this prefix: other behaviours use the server, too.
+pub(crate) async fn lose_data(server: &TestRedis, prefix: &str) -> Result<()> {
+    let lose = "for _, key in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '*')) do
+        redis.call('DEL', key)
+    end";
+    ask(server, &["EVAL", lose, "0", prefix]).await.map(drop)
 }

@@ -1,68 +1,82 @@
-//! Independent servers for each behaviour, each behind a proxy that breaks connections; some of them
-//! may be dead.
+//! One server, or a quorum of independent ones, some of them dead: all behaviours share them, each with a prefix
+//! of its own, and with proxies that break its connections.
 
+use std::net::SocketAddr;
 use std::slice;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
-use fencelock_core::{Locks, Result, url};
-use fencelock_redis::{REDLOCK_SCHEME, redlock};
+use fencelock_core::{Locks, Result};
+use fencelock_redis::redlock;
 use fencelock_testkit::proxied::{self, cannot};
 use fencelock_testkit::proxy::{NetworkFault, Proxy, framing};
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::try_join_all;
+use tokio::sync::OnceCell;
 
-use crate::keys;
+use crate::keys::{self, connect};
 
 const PASSWORD: &str = "correct-horse-battery";
 
-pub(crate) struct RedlockHarness {
-    pub(crate) name: &'static str,
-    pub(crate) nodes: usize,
-    /// How many of them are dead.
-    pub(crate) dead: usize,
+pub(crate) struct AloneHarness {
+    name: &'static str,
+    nodes: usize,
+    dead: usize,
+    servers: OnceCell<Arc<[TestRedis]>>,
 }
 
 struct Nodes {
     /// The first ones are dead.
-    servers: Vec<TestRedis>,
+    servers: Arc<[TestRedis]>,
     proxies: Vec<Proxy>,
     dead: usize,
     prefix: String,
+    backdoors: Vec<Backdoor>,
 }
 
-async fn start_node() -> Result<(TestRedis, Proxy)> {
-    let server = RedisOptions::new().password(PASSWORD).start().await;
-    let server = server.map_err(|error| cannot("start a redis-server", error))?;
-    let proxy = Proxy::framed(server.addr(), framing::resp).await;
-    let proxy = proxy.map_err(|error| cannot("start the proxy", error))?;
-    Ok((server, proxy))
+impl AloneHarness {
+    /// A quorum, unless there is one node.
+    pub(crate) fn new(name: &'static str, nodes: usize, dead: usize) -> AloneHarness {
+        AloneHarness { name, nodes, dead, servers: OnceCell::new() }
+    }
+
+    async fn start(&self) -> Result<Arc<[TestRedis]>> {
+        let starting = (0..self.nodes).map(|_| RedisOptions::new().password(PASSWORD).start());
+        let servers = try_join_all(starting).await;
+        let servers = servers.map_err(|error| cannot("start a redis-server", error))?;
+        if self.nodes > 1 {
+            redlock::init(&url_of(servers.iter().map(TestRedis::addr))).await?;
+        }
+        for server in &servers[..self.dead] {
+            server.kill().map_err(|error| cannot("kill a node", error))?;
+        }
+        Ok(servers.into())
+    }
 }
 
 #[async_trait]
-impl Harness for RedlockHarness {
+impl Harness for AloneHarness {
     fn name(&self) -> &str {
         self.name
     }
 
     async fn open(&self, prefix: &str) -> Result<Box<dyn Store>> {
-        let nodes = try_join_all((0..self.nodes).map(|_| start_node())).await?;
-        let (servers, proxies) = nodes.into_iter().unzip();
-        let nodes = Nodes { servers, proxies, dead: self.dead, prefix: prefix.to_owned() };
-        redlock::init(&nodes.peer_address()).await?;
-        for server in &nodes.servers[..self.dead] {
-            server.kill().map_err(|error| cannot("kill a node", error))?;
+        let servers = self.servers.get_or_try_init(|| self.start()).await?.clone();
+        let proxies = servers.iter().map(|server| Proxy::framed(server.addr(), framing::resp));
+        let proxies = try_join_all(proxies).await;
+        let proxies = proxies.map_err(|error| cannot("start the proxies", error))?;
+        let mut backdoors = proxied::BACKDOORS.to_vec();
+        if self.nodes == 1 {
+            backdoors.push(Backdoor::LoseData);
         }
-        Ok(Box::new(nodes))
+        let (dead, prefix) = (self.dead, prefix.to_owned());
+        Ok(Box::new(Nodes { servers, proxies, dead, prefix, backdoors }))
     }
 
     async fn connect_peer(&self, address: &str, params: &Params) -> Result<Locks> {
         connect(address, params).await
     }
-}
-
-async fn connect(address: &str, params: &Params) -> Result<Locks> {
-    url::connect(&[REDLOCK_SCHEME], &params.on_url(address)).await
 }
 
 impl Nodes {
@@ -78,7 +92,7 @@ impl Store for Nodes {
     }
 
     fn backdoors(&self) -> &[Backdoor] {
-        proxied::BACKDOORS
+        &self.backdoors
     }
 
     fn why_not(&self, _: Backdoor) -> String {
@@ -96,8 +110,7 @@ impl Store for Nodes {
     async fn leftovers(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         for server in self.alive() {
-            let keys = keys::leftovers(server, "").await?;
-            all.extend(keys.into_iter().filter(|key| key != "fencelock:redlock"));
+            all.extend(keys::leftovers(server, &self.prefix).await?);
         }
         Ok(all)
     }
@@ -130,11 +143,21 @@ impl Store for Nodes {
         proxied::heal(&self.proxies[self.dead..]).await
     }
 
+    async fn lose_data(&self) -> Result<()> {
+        keys::lose_data(&self.servers[0], &self.prefix).await
+    }
+
     fn peer_address(&self) -> String {
-        let hosts: Vec<String> =
-            self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        url_of(self.proxies.iter().map(Proxy::addr))
+    }
+}
+
+fn url_of(hosts: impl Iterator<Item = SocketAddr>) -> String {
+    let hosts: Vec<String> = hosts.map(|host| host.to_string()).collect();
+    match &hosts[..] {
+        [host] => format!("redis://:{PASSWORD}@{host}/0"),
         // Some behaviours delay each reply by half a second, and with as many dead as may be, a machine
         // that stands still for longer than this fails whatever it met.
-        format!("redlock://:{PASSWORD}@{}/0?node_timeout=5s", hosts.join(","))
+        nodes => format!("redlock://:{PASSWORD}@{}/0?node_timeout=5s", nodes.join(",")),
     }
 }
