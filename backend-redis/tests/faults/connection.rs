@@ -39,38 +39,6 @@ async fn a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards
     drained(&testbed.server).await;
 }
 
-/// Row 23.
-/// Fault 23: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_kill_ends_no_hold_and_no_place_in_the_queue() {
-    let testbed = Testbed::start().await;
-    let clients = [testbed.direct("ttl=3s").await, testbed.direct("ttl=3s").await];
-    let kept = acquire(&clients[0], "kept").await;
-    let blocker = acquire(&clients[0], "wanted").await;
-    let mut waiters = Vec::new();
-    for client in &clients {
-        for _ in 0..2 {
-            waiters.push(spawn_waiter(client, "wanted"));
-            until_queued(client, "wanted", waiters.len()).await;
-        }
-    }
-    redis_command(&testbed.server, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-    until("all are subscribed again", async || {
-        redis_command(&testbed.server, &["PUBSUB", "CHANNELS"]).await.lines().count() == 2
-    })
-    .await;
-    until_renewed(&clients[0], &kept, ms(3000)).await;
-    release(blocker).await;
-    for waiter in waiters {
-        // In the order of their arrival: a later one is not granted before.
-        let guard = until_granted(waiter).await;
-        redis_command(&testbed.server, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-        release(guard).await;
-    }
-    release(kept).await;
-    drained(&testbed.server).await;
-}
-
 /// Row 16.
 /// Fault 16: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -82,26 +50,6 @@ async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
         testbed.direct("").await,
     ];
     scenes::flapping(&testbed.proxy, &clients).await;
-    drained(&testbed.server).await;
-}
-
-/// Row 15.
-/// Fault 15: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_from_the_server_is_an_error_and_then_a_new_connection() {
-    let garbage: [&[u8]; 8] = [
-        b"\x00\xff\x13garbage\r\n",
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"$99999999999999999999\r\n",
-        b"$-7\r\n",
-        b"*2147483647\r\n",
-        b":12345678901234567890123\r\n",
-        b"%1\r\n",
-        b"-\r\n",
-    ];
-    let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=9s").await);
-    scenes::garbage(&testbed.proxy, &near, &far, &garbage).await;
     drained(&testbed.server).await;
 }
 

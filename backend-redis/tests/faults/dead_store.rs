@@ -5,9 +5,6 @@ use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
-/// Enough for minutes, if they were removed only by the checks of each second.
-pub(crate) const WAITERS: usize = 3000;
-
 pub(crate) struct DeadStore(TestRedis);
 
 impl DeadStore {
@@ -17,11 +14,6 @@ impl DeadStore {
 
     pub(crate) async fn locks(&self) -> Locks {
         direct(&self.0, "ttl=60s").await
-    }
-
-    /// For the process that ends: a lock that it was granted last is soon free.
-    pub(crate) fn url(&self) -> String {
-        format!("redis://{}/0?ttl=5s", self.0.addr())
     }
 
     pub(crate) fn nodes(&self) -> &[TestRedis] {

@@ -30,31 +30,6 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     drained(&server).await;
 }
 
-/// Row 28: the server refuses the release, too.
-/// Fault 28: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_refused_for_lack_of_replicas_continues_in_the_background() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=60s&unreachable_after=1s").await;
-    let (dropped, released) = (acquire(&locks, "dropped").await, acquire(&locks, "released").await);
-    let other = direct(&server, "ttl=60s").await;
-    let waiters = [spawn_waiter(&other, "dropped"), spawn_waiter(&other, "released")];
-    for name in ["dropped", "released"] {
-        until_queued(&other, name, 1).await;
-    }
-    set(&server, "min-replicas-to-write", "1").await;
-    refused_with(&locks, "fresh", "min-replicas-to-write").await;
-    drop(dropped);
-    let error = soon("a release ends", released.release()).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    assert!(error.to_string().contains("continues in the background"), "{error}");
-    set(&server, "min-replicas-to-write", "0").await;
-    for waiter in waiters {
-        release(until_granted(waiter).await).await;
-    }
-    drained(&server).await;
-}
-
 /// Row 37: a full server accepts no new claims, and continues to serve the old ones.
 /// Fault 37: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,15 +78,6 @@ async fn a_server_that_may_evict_locks_is_reported_in_the_profile() {
     assert!(dangers().await.contains("evict"), "{}", dangers().await);
 }
 
-/// Row 38.
-/// Fault 38: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_cannot_save_is_waited_for() {
-    let server = may_rename_its_file(RedisOptions::new()).start().await.unwrap();
-    cannot_save(&server, &format!("redis://{}?ttl=20s", server.addr())).await;
-    drained(&server).await;
-}
-
 /// Without this the path of its file is fixed.
 pub(crate) fn may_rename_its_file(options: RedisOptions) -> RedisOptions {
     options.arg("--enable-protected-configs").arg("local")
@@ -138,15 +104,6 @@ pub(crate) async fn cannot_save(server: &TestRedis, url: &str) {
     set(server, "save", "").await;
     soon("the release succeeds", releasing).await.expect("no panic").expect("released");
     release(until_granted(fresh).await).await;
-}
-
-/// Row 40.
-/// Fault 40: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_at_its_limit_of_clients_is_reported_and_waited_for() {
-    let server = TestRedis::start().await.unwrap();
-    no_room(&server, &format!("redis://{}?ttl=20s", server.addr())).await;
-    drained(&server).await;
 }
 
 /// The test for `server`, to which `url` connects, possibly as a master of several.
@@ -179,23 +136,6 @@ pub(crate) async fn no_room(server: &TestRedis, url: &str) {
     until_renewed(&locks, &kept, ms(20_000)).await;
     release(kept).await;
     release(until_granted(fresh).await).await;
-}
-
-/// Row 41, lesson 30.
-/// Fault 41: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_final_at_once() {
-    let server = RedisOptions::new().password("correct").start().await.unwrap();
-    let asked = Instant::now();
-    for login in ["", ":wr0ng@", "other:wr0ng@"] {
-        let url = format!("redis://{login}{}", server.addr());
-        let error = try_connect(&url).await.unwrap_err();
-        assert_kind(&error, ErrorKind::Refused);
-        assert!(!error.is_retryable());
-        assert!(!format!("{error} {error:?} {}", error_chain(&error)).contains("wr0ng"));
-    }
-    assert!(asked.elapsed() < ms(3000), "three refusals took {:?}", asked.elapsed());
-    drained(&server).await;
 }
 
 /// Row 41: a password that is changed at the server first. Clients notice when they reconnect, and

@@ -4,7 +4,6 @@ use fencelock_conformance::ProtectedRegister;
 use fencelock_core::{ErrorKind, LostReason};
 use fencelock_testkit::scenes;
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
-use tokio::time::Instant;
 
 use crate::support::*;
 
@@ -68,15 +67,6 @@ async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwar
     drained(&server).await;
 }
 
-/// Row 20.
-/// Fault 20: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_server_loads_its_data_claims_wait_and_holds_stay() {
-    let server = TestRedis::start().await.unwrap();
-    Box::pin(loading(&server, &format!("redis://{}?ttl=20s", server.addr()))).await;
-    drained(&server).await;
-}
-
 /// The test for `server`, to which `url` connects, possibly as a master of several.
 pub(crate) async fn loading(server: &TestRedis, url: &str) {
     let locks = connect(url).await;
@@ -120,87 +110,6 @@ pub(crate) async fn while_loading<T>(server: &TestRedis, meanwhile: impl Future<
     let ballast = "for i = 0, 7999 do redis.call('DEL', KEYS[1] .. ':' .. i) end";
     redis_command(server, &["EVAL", ballast, "1", "{lock:lock}"]).await;
     done
-}
-
-/// Row 21.
-/// Fault 21: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_long_script_runs_claims_wait_and_holds_stay() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=20s").await;
-    let kept = acquire(&locks, "kept").await;
-    let waiter = spawn_waiter(&locks, "kept");
-    until_queued(&locks, "kept", 1).await;
-    redis_command(&server, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
-    let endless = server.command(&["EVAL", "while true do end", "0"]);
-    let meanwhile = async {
-        until("it is busy", async || {
-            server.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
-        })
-        .await;
-        refused_with(&locks, "other", "long script").await;
-        let fresh = spawn_waiter(&locks, "fresh");
-        let releasing = tokio::spawn(kept.release());
-        refused_with(&locks, "other", "long script").await;
-        redis_command(&server, &["SCRIPT", "KILL"]).await;
-        (fresh, releasing)
-    };
-    let (killed, (fresh, releasing)) = tokio::join!(endless, meanwhile);
-    assert!(killed.is_err(), "the script was to be killed");
-    soon("the release succeeds", releasing).await.unwrap().unwrap();
-    release(until_granted(fresh).await).await;
-    release(until_granted(waiter).await).await;
-    drained(&server).await;
-}
-
-/// Row 22.
-/// Fault 22: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_writes_are_paused_everything_is_bounded_and_then_continues() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=5s").await;
-    let (kept, given) = (acquire(&locks, "kept").await, acquire(&locks, "given").await);
-    let waiter = spawn_waiter(&locks, "kept");
-    until_queued(&locks, "kept", 1).await;
-    redis_command(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
-    let fresh = spawn_waiter(&locks, "fresh");
-    let releasing = tokio::spawn(given.release());
-    let asked = Instant::now();
-    let error = locks.lock("other").wait_at_most(ms(1500)).acquire().await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    assert!(asked.elapsed() < ms(1500) + SLACK);
-    redis_command(&server, &["CLIENT", "UNPAUSE"]).await;
-    soon("the release succeeds", releasing).await.unwrap().unwrap();
-    release(until_granted(fresh).await).await;
-    until_renewed(&locks, &kept, ms(5000)).await;
-    release(kept).await;
-    release(until_granted(waiter).await).await;
-    drained(&server).await;
-}
-
-/// Row 24.
-/// Fault 24: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flush_does_no_harm() {
-    let server = TestRedis::start().await.unwrap();
-    let (one, other) = (direct(&server, "ttl=900ms").await, direct(&server, "").await);
-    let flush = async || redis_command(&server, &["SCRIPT", "FLUSH"]).await;
-    for name in ["first", "second"] {
-        flush().await;
-        let guard = acquire(&one, name).await;
-        flush().await;
-        let waiter = spawn_waiter(&other, name);
-        until_queued(&one, name, 1).await;
-        flush().await;
-        until_renewed(&one, &guard, ms(900)).await;
-        flush().await;
-        assert!(is_busy(&other, name).await);
-        flush().await;
-        release(guard).await;
-        flush().await;
-        release(until_granted(waiter).await).await;
-    }
-    drained(&server).await;
 }
 
 /// Row 25; the suite tests the holder, this the waiters.

@@ -4,55 +4,8 @@ use fencelock_core::ErrorKind;
 use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
+use crate::endless::steps;
 use crate::support::*;
-
-/// The permissions that the scripts and connections need, and no more.
-const NEEDED: &str = "resetchannels ~lock:* ~{lock:* &lock:* -@all +hello +auth +ping +select \
-                      +subscribe +publish +evalsha +eval +time +exists +type +get +set +del +pttl \
-                      +pexpire +pexpireat +zadd +zrem +zincrby +zscore +zrange +zrangebyscore \
-                      +zrevrangebyscore";
-
-/// Row 41: the documented ACL suffices, and each part of it is needed.
-/// Fault 41: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acl_that_denies_something_is_final_at_once() {
-    let server = TestRedis::start().await.unwrap();
-    let user = async |name: &str, more: &str| {
-        let rules = format!("ACL SETUSER {name} reset on >pw {NEEDED} {more}");
-        redis_command(&server, &rules.split_whitespace().collect::<Vec<_>>()).await;
-        try_connect(&format!("redis://{name}:pw@{}/0?ttl=900ms", server.addr())).await
-    };
-    let locks = user("enough", "").await.unwrap();
-    let held = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
-    until_renewed(&locks, &held, ms(900)).await;
-    release(held).await;
-    release(until_granted(waiter).await).await;
-    let readers = locks.rw_lock("doc");
-    let reader = readers.read().acquire().await.unwrap();
-    until_renewed(&locks, &reader, ms(900)).await;
-    release(readers.read().acquire().await.unwrap()).await;
-    release(reader).await;
-    let blocker = acquire(&direct(&server, "").await, "lock").await;
-    for denied in ["-eval", "-evalsha", "-set", "-time", "-zadd", "resetkeys"] {
-        let locks = user(&format!("no{denied}"), denied).await.unwrap();
-        // Texts of scripts are sent only to a server that does not have them.
-        redis_command(&server, &["SCRIPT", "FLUSH"]).await;
-        let asked = Instant::now();
-        let error = soon(denied, locks.lock("lock").acquire()).await;
-        let error = error.expect_err(denied);
-        assert_kind(&error, ErrorKind::Refused);
-        assert!(!error.is_retryable(), "{denied}");
-        assert!(asked.elapsed() < ms(1000), "{denied} was reported after {:?}", asked.elapsed());
-    }
-    for denied in ["resetchannels", "-subscribe"] {
-        let error = user(&format!("no{denied}"), denied).await.unwrap_err();
-        assert_kind(&error, ErrorKind::Refused);
-        assert!(error_chain(&error).contains("ACL"), "{}", error_chain(&error));
-    }
-    release(blocker).await;
-}
 
 /// Row 43.
 /// Fault 43: redis
@@ -123,10 +76,17 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
     until_queued(&locks, "x", 2).await;
     assert!(is_busy(&locks, "x").await);
     assert_eq!(redis_command(&server, &["GET", "lock:x"]).await, "deadbeef");
-    let freed = Instant::now();
+    // A lock of ours is checked each second, so that three checks take more than two. A busy machine may be
+    // slow to send them, but not each time.
+    let mut slow = Vec::new();
+    while slow.last().is_none_or(|took| *took > ms(1500)) {
+        assert!(slow.len() < 10, "three checks took {slow:?}");
+        let (asked, before) = (Instant::now(), steps(&server).await);
+        until("three checks", async || steps(&server).await >= before + 3).await;
+        slow.push(asked.elapsed());
+    }
     redis_command(&server, &["DEL", "lock:x"]).await;
     assert_eq!(in_turns(waiters).await.len(), 2);
-    assert!(freed.elapsed() < ms(900), "noticed only after {:?}", freed.elapsed());
     // Without a TTL it would never expire, which is up to the other program.
     redis_command(&server, &["SET", "lock:x", "for ever"]).await;
     assert!(is_busy(&locks, "x").await);
@@ -151,7 +111,7 @@ async fn a_foreign_token_is_reported_to_every_claim() {
         redis_command(&server, put).await;
         for way in [locks.lock("x"), locks.rw_lock("x").read(), locks.semaphore("x", 2)] {
             for way in [way.clone(), way.wait_at_most(ms(0))] {
-                let error = within(ms(5000), "it is an error", way.acquire()).await;
+                let error = soon("it is an error", way.acquire()).await;
                 assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
             }
         }
@@ -163,7 +123,7 @@ async fn a_foreign_token_is_reported_to_every_claim() {
         redis_command(&server, put).await;
         // The release succeeds, even if the hand-off fails.
         release(held).await;
-        let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
+        let error = soon("the waiter fails", waiter).await.unwrap();
         assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
         redis_command(&server, &["DEL", token]).await;
         drained(&server).await;
@@ -181,7 +141,7 @@ async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
     until_queued(&locks, "x", 1).await;
     redis_command(&server, &["DEL", "lock:x"]).await;
     redis_command(&server, &["RPUSH", "lock:x", "a"]).await;
-    let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
+    let error = soon("the waiter fails", waiter).await.unwrap();
     assert_kind(&error.expect_err("foreign"), ErrorKind::Foreign);
     drop(held);
     until("the place in the queue is left", async || leftovers(&server).await == ["lock:x"]).await;
@@ -193,14 +153,14 @@ async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
 async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     let server = TestRedis::start().await.unwrap();
     let owner = direct(&server, "").await;
-    let rules = format!("ACL SETUSER guest reset on >pw {NEEDED}");
-    redis_command(&server, &rules.split_whitespace().collect::<Vec<_>>()).await;
+    let rules = ["on", ">pw", "~*", "&*", "+@all"];
+    redis_command(&server, &[&["ACL", "SETUSER", "guest"], &rules[..]].concat()).await;
     let guest = connect(&format!("redis://guest:pw@{}", server.addr())).await;
     let held = acquire(&owner, "x").await;
     let waiter = spawn_waiter(&guest, "x");
     until_queued(&owner, "x", 1).await;
     redis_command(&server, &["ACL", "SETUSER", "guest", "-evalsha"]).await;
-    let error = within(ms(5000), "the waiter fails", waiter).await.unwrap();
+    let error = soon("the waiter fails", waiter).await.unwrap();
     assert_kind(&error.expect_err("refused"), ErrorKind::Refused);
     release(held).await;
 }

@@ -19,11 +19,9 @@ async fn a_grant_that_arrives_too_late_is_discarded() {
     let next = spawn_waiter(&near, "lock");
     until_queued(&near, "lock", 2).await;
     testbed.proxy.stall(Direction::ToClient);
-    let handed_off = Instant::now();
     release(blocker).await;
-    // Within seconds, although the lease of the skipped waiter is a minute.
+    // Within `PATIENCE`, although the lease of the skipped waiter is a minute.
     let guard = until_granted(next).await;
-    assert!(handed_off.elapsed() < ms(6000), "after {:?}", handed_off.elapsed());
     testbed.proxy.heal().await.unwrap();
     // Its client is back, and is not granted.
     assert!(is_busy(&far, "lock").await);

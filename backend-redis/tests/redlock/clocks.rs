@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fencelock_core::{ErrorKind, FencingToken};
 use fencelock_testkit::proxy::{Close, Proxy};
 use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -136,18 +137,23 @@ async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
             tokio::time::sleep(ms(1)).await;
         }
     });
-    for _ in 0..3 {
-        let lines = quorum.lines().await;
-        let (near, far) = (quorum.direct(LONG).await, lines.connect(LONG).await);
-        let held = soon("acquired", far.lock("lock").ttl(ms(2500)).acquire()).await.unwrap();
-        let waiter = spawn_waiter(&near, "lock");
-        until_queued(&near, "lock", 1).await;
-        lines.lose(&[0, 1, 2]);
+    let (near, lines) = (quorum.direct(LONG).await, quorum.lines().await);
+    let far = lines.connect(LONG).await;
+    let hold = async |name: &'static str| {
+        let held = soon("acquired", far.lock(name).ttl(ms(2500)).acquire()).await.unwrap();
+        let waiter = spawn_waiter(&near, name);
+        until_queued(&near, name, 1).await;
+        (held, waiter)
+    };
+    let held = join_all(["one", "two", "three"].map(hold)).await;
+    lines.lose(&[0, 1, 2]);
+    join_all(held.into_iter().map(async |(held, waiter)| {
         let next = until_granted(waiter).await;
         assert!(!held.is_held(), "held for {:?} too long", held.remaining());
         release(next).await;
-        lines.heal().await;
-    }
+    }))
+    .await;
+    lines.heal().await;
     for node in &quorum.nodes {
         let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
         let ahead = u128::from(time_us(node).await).saturating_sub(right);

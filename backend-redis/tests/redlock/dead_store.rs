@@ -5,9 +5,6 @@ use fencelock_testkit::servers::TestRedis;
 
 use crate::support::*;
 
-/// The number of waiters for which the bound is promised.
-pub(crate) const WAITERS: usize = 10_000;
-
 /// For a busy machine, on which requests queue for long.
 const NODE_TIMEOUT: &str = "node_timeout=5s";
 
@@ -20,11 +17,6 @@ impl DeadStore {
 
     pub(crate) async fn locks(&self) -> Locks {
         self.0.direct(&format!("{LONG}&{NODE_TIMEOUT}")).await
-    }
-
-    /// For the process that is killed: a lock that it was granted last is soon free.
-    pub(crate) fn url(&self) -> String {
-        self.0.url(&format!("ttl=5s&restart_delay=90s&clock_tolerance=10s&{NODE_TIMEOUT}"))
     }
 
     pub(crate) fn nodes(&self) -> &[TestRedis] {

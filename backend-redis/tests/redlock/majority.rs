@@ -29,15 +29,13 @@ async fn without_a_majority_the_error_lists_each_nodes_report() {
         assert!(said.contains(says) && !said.is_empty(), "{node}{said}");
     }
     // A client that connects now gets the same error.
-    let briefly = format!("{LONG}&unreachable_after=10s");
+    let briefly = format!("{LONG}&unreachable_after=2s");
     let error = try_connect(&lines.url(&briefly)).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error_chain(&error).contains(&lines.proxies[1].addr().to_string()), "{error}");
     quorum.nodes[1].restart().await.unwrap();
     quorum.nodes[2].thaw().unwrap();
-    let thawed = Instant::now();
     quorum.drained().await;
-    println!("{:?} after the last node was back nothing was left", thawed.elapsed());
     release(acquire(&locks, "lock").await).await;
     quorum.drained().await;
 }
@@ -98,21 +96,6 @@ async fn a_round_without_a_majority_is_released_at_once() {
     lines.heal().await;
     release(acquire(&locks, "lock-0").await).await;
     quorum.drained().await;
-}
-
-/// Lesson 26: another library left a key on some node in 20 of 20 rounds.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_round_leaves_a_key_on_any_node() {
-    let quorum = TestQuorum::new(5, LONG).await;
-    let lines = quorum.lines().await;
-    let locks = lines.connect(LONG).await;
-    for round in 0..20 {
-        let name = format!("lock-{round}");
-        let guard = acquire(&locks, &name).await;
-        assert!(is_busy(&locks, &name).await);
-        release(guard).await;
-        quorum.drained().await;
-    }
 }
 
 /// Lesson 19: other libraries returned locks that had expired in transit.

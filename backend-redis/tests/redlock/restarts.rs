@@ -9,7 +9,7 @@ async fn a_majority_without_its_data_grants_nothing_before_the_holder_is_notifie
     let quorum = TestQuorum::new(3, QUICK).await;
     let (locks, other) = (quorum.direct(QUICK).await, quorum.direct(QUICK).await);
     let mut last = None;
-    for forgetting in [&[0, 1][..], &[1, 2], &[0, 1, 2]] {
+    for forgetting in [&[0, 1][..], &[0, 1, 2]] {
         let held = acquire(&locks, "lock").await;
         assert!(last < Some(held.fencing_token()), "nodes {forgetting:?}");
         let waiter = spawn_waiter(&other, "lock");

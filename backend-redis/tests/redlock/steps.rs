@@ -2,7 +2,7 @@
 //! not change.
 
 pub(crate) mod bench;
-#[path = "../scripts/client.rs"]
+#[path = "../faults/scripts/client.rs"]
 #[allow(dead_code, reason = "the other scripts need more of it")]
 mod client;
 mod queue;

@@ -7,7 +7,7 @@ use fencelock_redis::redlock::{init, open_when_due, replace};
 use fencelock_testkit::helpers::*;
 use tokio::time::Instant;
 
-use crate::support::*;
+use crate::admin::support::*;
 
 const DELAY: Duration = Duration::from_secs(3);
 

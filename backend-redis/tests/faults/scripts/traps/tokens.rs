@@ -1,7 +1,7 @@
 //! Numbers that Lua, the server and its keys must not round, repeat or lose.
 
 use super::*;
-use crate::state::{DAY, HOUR};
+use crate::scripts::state::{DAY, HOUR};
 
 pub(super) const TRAPS: &[Trap] = &[
     ("a token is the same in push, reply, check and key", same_everywhere),

@@ -1,6 +1,6 @@
 //! The access rules, read from docs/redis.md, so that the documented rules are the tested ones.
 
-const DOCUMENT: &str = include_str!("../../../docs/redis.md");
+const DOCUMENT: &str = include_str!("../../../../docs/redis.md");
 
 /// The words after the password in the document's `ACL SETUSER` line: the rules for one server.
 pub(crate) fn rules() -> Vec<&'static str> {

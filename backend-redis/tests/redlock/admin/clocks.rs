@@ -5,7 +5,7 @@ use fencelock_redis::redlock::{init, replace, status};
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::servers::{RedisOptions, ServerClock};
 
-use crate::support::*;
+use crate::admin::support::*;
 
 const AHEAD: i64 = 40;
 

@@ -4,16 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::peer::{Library, Peer};
-use crate::testbed::Testbed;
+use crate::foreign::peer::{Library, Peer};
+use crate::foreign::testbed::Testbed;
 
 const TRIES: usize = 30;
-const AT_MOST: Duration = Duration::from_secs(1);
-
-#[tokio::test]
-async fn one_redis_py_without_a_pause_does_not_starve_us() {
-    against(1, 0).await;
-}
+/// Without being notified of their releases, one grant would take minutes.
+const AT_MOST: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn three_redis_py_without_a_pause_do_not_starve_us() {
@@ -40,10 +36,7 @@ async fn against(processes: usize, hold_ms: u64) {
     let mut waits = Vec::new();
     for _ in 0..TRIES {
         // They compete again.
-        let before = testbed.refused_attempts().await;
-        testbed
-            .until("their attempts", async || testbed.refused_attempts().await > before + 3)
-            .await;
+        testbed.until_refused(4).await;
         let asked = Instant::now();
         let guard = lock.acquire().await.unwrap();
         waits.push(asked.elapsed());

@@ -2,14 +2,14 @@
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use fencelock_core::ErrorKind;
 use fencelock_redis::RedisStore;
+use fencelock_testkit::helpers::PATIENCE;
 use fencelock_testkit::servers::RedisOptions;
 use tokio::time::Instant;
 
-use crate::support::{connect, words};
+use crate::security::support::{connect, words};
 
 /// The right password, and the wrong one that is sent: neither may be shown.
 const RIGHT: &str = "right-battery";
@@ -28,7 +28,7 @@ impl Write for Log {
     }
 }
 
-/// One test, since the subscriber of `tracing` is global.
+/// The test's only thread has a subscriber of `tracing`, so that it hears all that is logged here.
 /// Fault 41: redis
 #[tokio::test]
 async fn a_wrong_password_is_refused_and_never_shown() {
@@ -38,7 +38,7 @@ async fn a_wrong_password_is_refused_and_never_shown() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(move || writer.clone())
         .finish();
-    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let _hearing = tracing::subscriber::set_default(subscriber);
 
     let plain = || RedisOptions::new().password(RIGHT).sentinel_password(RIGHT);
     let (single, secure) = (plain().unix_socket(), plain().tls());
@@ -87,7 +87,7 @@ async fn a_wrong_password_is_refused_and_never_shown() {
 async fn assert_refused(url: &str) {
     let start = Instant::now();
     let error = connect(url).await.expect_err(url);
-    assert!(start.elapsed() < Duration::from_secs(5), "{error} after {:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE, "{error} after {:?}", start.elapsed());
     assert_eq!(error.kind(), ErrorKind::Refused, "{url}: {error}");
     assert!(!error.is_retryable(), "{url}: {error}");
     assert_unsaid(&words(&error));

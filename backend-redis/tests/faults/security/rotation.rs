@@ -8,7 +8,7 @@ use fencelock_core::{Error, ErrorKind, Settings};
 use fencelock_redis::{Credentials, RedisStore};
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
-use crate::support::{connect, use_all};
+use crate::security::support::{connect, use_all};
 
 const FIRST: &str = "first-battery";
 const SECOND: &str = "second-staple";

@@ -5,7 +5,7 @@ use fencelock_redis::redlock::init;
 use fencelock_testkit::helpers::*;
 use tokio::time::Instant;
 
-use crate::support::*;
+use crate::admin::support::*;
 
 #[tokio::test]
 async fn a_new_set_takes_part_at_once() {

@@ -1,7 +1,7 @@
 //! The key of a name.
 
-use crate::peer::{Library, Peer};
-use crate::testbed::Testbed;
+use crate::foreign::peer::{Library, Peer};
+use crate::foreign::testbed::Testbed;
 
 /// As documented in docs/redis.md: braces and the percent sign are encoded, all else is unchanged.
 const KEYS: [(&str, &str); 5] = [

@@ -5,9 +5,9 @@ use fencelock_redis::redlock::{NodeStatus, init, open_when_due, replace, status}
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::servers::TestRedis;
 
-use crate::support::*;
+use crate::admin::support::*;
 
-const DOCUMENT: &str = include_str!("../../../docs/redlock.md");
+const DOCUMENT: &str = include_str!("../../../../docs/redlock.md");
 
 /// The rules after the password in the document's line.
 fn rules() -> Vec<&'static str> {

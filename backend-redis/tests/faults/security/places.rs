@@ -2,7 +2,7 @@
 
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
-use crate::support::{connect, use_all};
+use crate::security::support::{connect, use_all};
 
 #[tokio::test]
 async fn a_unix_socket_works_like_a_port() {

@@ -1,13 +1,13 @@
 //! TLS connections, and those that must fail.
 
 use std::path::Path;
-use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind};
+use fencelock_testkit::helpers::PATIENCE;
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use tokio::time::Instant;
 
-use crate::support::{connect_once, use_all, words};
+use crate::security::support::{connect_once, use_all, words};
 
 const PASSWORD: &str = "battery-staple";
 
@@ -117,7 +117,7 @@ async fn sentinels_and_their_master_are_used_by_tls() {
 async fn fails_soon(url: &str) -> Error {
     let start = Instant::now();
     let error = connect_once(url).await.expect_err(url);
-    assert!(start.elapsed() < Duration::from_secs(5), "{error} after {:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE, "{error} after {:?}", start.elapsed());
     assert!(!words(&error).contains(PASSWORD), "{error}");
     error
 }

@@ -8,7 +8,7 @@ use fencelock_testkit::servers::TestRedis;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::packages;
+use crate::foreign::packages;
 
 /// How long a reply may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ impl Library {
     pub(crate) const ALL: [Library; 2] = [Library::RedisPy, Library::NodeRedlock];
 
     fn command(self) -> Command {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/foreign");
         match self {
             Library::RedisPy => {
                 let mut python = Command::new(packages::python());

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fencelock_core::{FencingToken, Lock};
 
-use crate::peer::{Library, Peer};
-use crate::testbed::Testbed;
+use crate::foreign::peer::{Library, Peer};
+use crate::foreign::testbed::Testbed;
 
 /// Increments of each process.
 const TIMES: u32 = 60;

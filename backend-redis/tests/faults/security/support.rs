@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, LostReason, Result, url};
 use fencelock_redis::SCHEME;
+use fencelock_testkit::helpers::PATIENCE;
 use tokio::time::Instant;
 
 pub(crate) async fn connect(url: &str) -> Result<Locks> {
@@ -18,7 +19,6 @@ pub(crate) async fn connect_once(url: &str) -> Result<Locks> {
 
 /// Connects, and uses every operation of the store; returns the first error.
 pub(crate) async fn use_all(url: &str) -> Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(20);
     let using = async {
         let locks = connect(url).await?;
         let used = steps(&locks).await;
@@ -65,7 +65,6 @@ async fn hand_off(locks: &Locks) -> Result<()> {
 
 /// A waiter that gives up leaves the queue, in the background.
 async fn give_up(locks: &Locks) -> Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(3);
     let guard = locks.lock("a").acquire().await?;
     let waited = locks.lock("a").wait_at_most(Duration::from_millis(50)).acquire().await;
     require(waited.is_err(), "it is held")?;
@@ -78,7 +77,7 @@ async fn give_up(locks: &Locks) -> Result<()> {
 }
 
 async fn renew(locks: &Locks) -> Result<()> {
-    let short = |lock: Lock| lock.ttl(Duration::from_millis(600));
+    let short = |lock: Lock| lock.ttl(Duration::from_secs(2));
     let exclusive = short(locks.lock("b")).acquire().await?;
     let shared = short(locks.rw_lock("c").read()).acquire().await?;
     for guard in [&exclusive, &shared] {

@@ -1,8 +1,6 @@
 //! What an operator does with a set of nodes, on real servers: declare it new, show its status, replace
 //! it, also half-way.
 
-#![allow(clippy::unwrap_used)]
-
 mod acl;
 mod clocks;
 mod init;

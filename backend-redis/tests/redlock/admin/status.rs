@@ -5,7 +5,7 @@ use fencelock_redis::redlock::{Membership, NodeSeen, NodeStatus, init, status};
 use fencelock_testkit::helpers::*;
 use std::time::Duration;
 
-use crate::support::*;
+use crate::admin::support::*;
 
 fn seen(node: &NodeStatus) -> &NodeSeen {
     node.seen.as_ref().unwrap_or_else(|error| panic!("{}: {error}", node.address))
@@ -70,7 +70,7 @@ async fn every_node_reports_its_status() {
 #[tokio::test]
 async fn a_lock_is_shown_as_each_node_has_it() {
     let nodes = Nodes::start(3).await;
-    let url = nodes.url(&[0, 1, 2], "token_epoch=3&prefix=mine:&ttl=3s");
+    let url = nodes.url(&[0, 1, 2], "token_epoch=3&prefix=mine:&ttl=9s");
     init(&url).await.unwrap();
     let locks = connect(&url).await.unwrap();
     let guard = acquire(&locks, "a").await;

@@ -1,7 +1,7 @@
 //! Places in the queue, hand-offs and checks.
 
 use super::*;
-use crate::rules::FOREIGN;
+use crate::scripts::rules::FOREIGN;
 
 pub(super) const TRAPS: &[Trap] = &[
     ("a hand-off waits at most two seconds for its confirmation", claim_ttl),
