@@ -5,15 +5,11 @@ use super::*;
 pub(super) const TRAPS: &[Trap] = &[
     ("a swap from another stamp changes nothing", other_stamps),
     ("a repeated swap is made once", repeated),
-    ("a late repetition changes nothing", late),
     ("a content that comes back is not the stamp", same_content),
-    ("a removed cell is gone, and so is a repeated removal", removed),
     ("the last swap says how long a cell is kept", kept),
-    ("an expired cell is none", expired),
     ("a cell of another program is refused and left", foreign),
     ("out of memory, a swap is refused and a removal made", out_of_memory),
     ("a rewritten cell is as it was, and was written", rewritten),
-    ("swaps in one batch see each other", batched),
 ];
 
 const C: &str = "{lock}:c";
@@ -72,29 +68,11 @@ fn repeated(bench: &mut Bench) -> Verdict {
     near("the TTL", ttl(bench, C), 10_000)
 }
 
-fn late(bench: &mut Bench) -> Verdict {
-    swaps(bench, NONE, &with(A, "a"), 1)?;
-    swaps(bench, A, &with(B, "b"), 1)?;
-    swaps(bench, B, &with(D, "d"), 1)?;
-    swaps(bench, NONE, &with(A, "a"), 0)?;
-    swaps(bench, A, &with(B, "b"), 0)?;
-    there(bench, &with(D, "d"))
-}
-
 fn same_content(bench: &mut Bench) -> Verdict {
     swaps(bench, NONE, &with(A, "same"), 1)?;
     swaps(bench, A, &with(B, "same"), 1)?;
     swaps(bench, A, &with(D, "same"), 0)?;
     there(bench, &with(B, "same"))
-}
-
-fn removed(bench: &mut Bench) -> Verdict {
-    swaps(bench, NONE, &with(A, "a"), 1)?;
-    swaps(bench, A, NONE, 1)?;
-    nothing(bench)?;
-    // The client takes a cell that is not there for the answer.
-    swaps(bench, A, NONE, 0)?;
-    nothing(bench)
 }
 
 fn kept(bench: &mut Bench) -> Verdict {
@@ -113,17 +91,6 @@ fn kept(bench: &mut Bench) -> Verdict {
         from = stamp;
     }
     Ok(())
-}
-
-fn expired(bench: &mut Bench) -> Verdict {
-    swaps(bench, NONE, &with(A, "a"), 1)?;
-    bench.call(&["PEXPIRE", C, "1"]);
-    while bench.call(&["EXISTS", C]) != Value::Int(0) {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    swaps(bench, A, &with(B, "b"), 0)?;
-    nothing(bench)?;
-    swaps(bench, NONE, &with(B, "b"), 1)
 }
 
 fn foreign(bench: &mut Bench) -> Verdict {
@@ -206,30 +173,4 @@ fn rewritten(bench: &mut Bench) -> Verdict {
         format!("{answer:?}")
     })?;
     equal("the list", &bench.call(&["LLEN", C]), &Value::Int(1))
-}
-
-fn batched(bench: &mut Bench) -> Verdict {
-    bench.call(&["SET", "{other}:c", "short"]);
-    let (a, b, d) = (with(A, "a"), with(B, "b"), with(D, "d"));
-    let command = bench.batch_for_keys(&[
-        ("swap", &[C], &[NONE, &a, FOREVER]),
-        ("swap", &[C], &[A, &b, FOREVER]),
-        ("swap", &["{other}:c"], &[NONE, &a, FOREVER]),
-        ("swap", &[C], &[A, &d, FOREVER]),
-        ("attempt", &["lock", "{lock}:q", "{lock}:f"], &[&exclusive(1).text, "30000"]),
-        ("swap", &[C], &[B, NONE, FOREVER]),
-        ("swap", &[C], &[NONE, &d, "30000"]),
-    ]);
-    let command: Vec<&str> = command.iter().map(String::as_str).collect();
-    let answer = bench.call(&command);
-    let [first, second, foreign, late, token, removed, last] = answer.list() else {
-        return Err(format!("{answer:?}"));
-    };
-    for (swap, expected) in [(first, 1), (second, 1), (late, 0), (removed, 1), (last, 1)] {
-        equal("a swap", swap, &Value::Int(expected))?;
-    }
-    let says = foreign.error().is_some_and(|text| text.contains("fencelock: {other}:c"));
-    ensure(says && token.int() > Some(0), || format!("{answer:?}"))?;
-    there(bench, &d)?;
-    near("the TTL", ttl(bench, C), LONG)
 }

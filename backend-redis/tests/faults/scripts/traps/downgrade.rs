@@ -3,13 +3,9 @@
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a downgrade keeps the token and its key", keeps_token),
     ("a downgrade serves the readers ahead of a writer", serves_readers),
-    ("a repeated downgrade extends the reader", repeated),
     ("a downgrade of a fixed lease keeps its end", fixed_lease),
     ("a late downgrade acquires nothing", no_ghost),
-    ("a downgrade touches no other holder", others_stay),
-    ("a release that knows neither form removes either", either_form),
     ("an eviction of another is no release of a reader", only_its_own),
     ("a token deleted before a downgrade is replaced", token_deleted),
     ("out of memory, a downgrade and its repetition are carried out", out_of_memory),
@@ -42,21 +38,6 @@ fn nothing_left(bench: &mut Bench) -> Verdict {
     equal("the remaining keys", &left, &Value::Int(0))
 }
 
-fn keeps_token(bench: &mut Bench) -> Verdict {
-    let (writer, other) = (exclusive(1), shared(2));
-    let token = acquire(bench, &writer)?;
-    downgrade(bench, &writer)?;
-    let state = bench.state(&keys())?;
-    let held = state.holders.get(&reader_of(&writer).text).map(|holder| holder.token);
-    equal("the holder's token", &held, &Some(Some(token)))?;
-    equal("the last token", &state.last_token, &Some(token))?;
-    near("the TTL", ttl(bench, &keys().lock), LONG)?;
-    ensure(acquire(bench, &other)? > token, || "the next token is larger".into())?;
-    release(bench, &reader_of(&writer))?;
-    release(bench, &other)?;
-    nothing_left(bench)
-}
-
 fn serves_readers(bench: &mut Bench) -> Verdict {
     let (writer, next) = (exclusive(1), exclusive(4));
     acquire(bench, &writer)?;
@@ -82,24 +63,6 @@ fn serves_readers(bench: &mut Bench) -> Verdict {
     nothing_left(bench)
 }
 
-fn repeated(bench: &mut Bench) -> Verdict {
-    let writer = exclusive(1);
-    let token = acquire(bench, &writer)?;
-    for _ in 0..3 {
-        downgrade(bench, &writer)?;
-        bench.advance(&[keys()], 10_000);
-    }
-    downgrade(bench, &writer)?;
-    let state = bench.state(&keys())?;
-    equal("the holders", &state.holders.len(), &1)?;
-    equal("the last token", &state.last_token, &Some(token))?;
-    near("the TTL", ttl(bench, &keys().lock), LONG)?;
-    answers(bench, Op::Renew, &reader_of(&writer), 1)?;
-    answers(bench, Op::Renew, &writer, 0)?;
-    release(bench, &reader_of(&writer))?;
-    nothing_left(bench)
-}
-
 fn fixed_lease(bench: &mut Bench) -> Verdict {
     let (writer, other) = (exclusive(1), with_ttl(&shared(2), 2 * LONG));
     acquire(bench, &writer)?;
@@ -121,42 +84,6 @@ fn no_ghost(bench: &mut Bench) -> Verdict {
     release(bench, &writer)?;
     equal("on a free lock", &send(bench, &writer, LONG), &Value::Int(0))?;
     nothing_left(bench)
-}
-
-fn others_stay(bench: &mut Bench) -> Verdict {
-    let late = exclusive(1);
-    for holder in [exclusive(2), shared(2), permits(2, 1, 3)] {
-        acquire(bench, &holder)?;
-        let before = bench.call(&["DUMP", &keys().lock]);
-        equal("the answer", &send(bench, &late, LONG), &Value::Int(0))?;
-        equal("the lock", &bench.call(&["DUMP", &keys().lock]), &before)?;
-        release(bench, &holder)?;
-    }
-    bench.call(&["SET", &keys().lock, "a text of another program"]);
-    equal("on a text", &send(bench, &late, LONG), &Value::Int(0))?;
-    bench.call(&["DEL", &keys().lock]);
-    bench.call(&["RPUSH", &keys().lock, "a"]);
-    equal("on a list", &send(bench, &late, LONG), &Value::Int(0))?;
-    equal("the list", &bench.call(&["LLEN", &keys().lock]), &Value::Int(1))
-}
-
-fn either_form(bench: &mut Bench) -> Verdict {
-    let (writer, next) = (exclusive(1), exclusive(2));
-    for is_downgraded in [false, true] {
-        acquire(bench, &writer)?;
-        queue(bench, &next)?;
-        if is_downgraded {
-            downgrade(bench, &writer)?;
-        }
-        equal("the release", &release_unsure(bench, &writer), &Value::Int(1))?;
-        equal("the pushes", &messages(bench).len(), &1)?;
-        equal("its repetition", &release_unsure(bench, &writer), &Value::Int(0))?;
-        equal("a late downgrade", &send(bench, &writer, LONG), &Value::Int(0))?;
-        acquire(bench, &next)?;
-        release(bench, &next)?;
-        nothing_left(bench)?;
-    }
-    Ok(())
 }
 
 fn only_its_own(bench: &mut Bench) -> Verdict {

@@ -1,49 +1,20 @@
 //! Places in the queue, hand-offs and checks.
 
 use super::*;
-use crate::scripts::rules::FOREIGN;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a hand-off waits at most two seconds for its confirmation", claim_ttl),
-    ("a late confirmation keeps its place", late_confirmation),
-    ("a late confirmation after another program keeps its place", late_after_foreign),
-    ("the first waiter checks often while another program holds", foreign_without_end),
     ("a holder without TTL is given one", holder_without_end),
     ("a group without TTL ends with its members", group_without_end),
-    ("the head waits through the last ms of a holder", last_ms),
     ("many dead waiters are removed in short steps, at once", many_dead),
-    ("a grant ends with its client's deadline", grant_of_the_dying),
     ("a removed waiter that resumes is notified that it is missing", passed_over),
     ("a queue of dead waiters is removed", queue_of_the_dead),
     ("the dead leave a queue in use", dead_among_living),
     ("a deleted token lets no waiter overtake", lost_mark),
-    ("a lost queue is reported until it is restored", lost_queue),
-    ("a lost place is reported by a sample", lost_place),
-    ("a release does not free another's lock", foreign_release),
-    ("an eviction notifies its victim", eviction),
+    ("a check restores the mark, and shows who is next after its hand-off", marks_of_checks),
     ("arrivals in the same us, or after a clock that fell, queue last", arrivals),
-    ("leaving an unconfirmed grant hands the lock off", leaving_a_grant),
     ("a holder and the waiters are shown in order", shown),
     ("a list at the lock's key keeps no waiter in the queue", list_at_lock),
 ];
-
-fn claim_ttl(bench: &mut Bench) -> Verdict {
-    for (second, expected) in
-        [(exclusive(2), 2000), (with_ttl(&exclusive(2), 900), 900), (shared(2), 2000)]
-    {
-        let first = exclusive(1);
-        acquire(bench, &first)?;
-        queue(bench, &second)?;
-        release(bench, &first)?;
-        near("the claim's TTL", ttl(bench, &keys().lock), expected)?;
-        acquire(bench, &second)?;
-        near("the TTL", ttl(bench, &keys().lock), second.ttl)?;
-        release(bench, &second)?;
-        let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
-        equal("the remaining keys", &left, &Value::Int(0))?;
-    }
-    Ok(())
-}
 
 fn granted_late(bench: &mut Bench) -> Result<(Claim, Claim), String> {
     let (holder, late, next) = (exclusive(1), exclusive(2), exclusive(3));
@@ -54,37 +25,6 @@ fn granted_late(bench: &mut Bench) -> Result<(Claim, Claim), String> {
     bench.advance(&[keys()], 2001);
     holds(bench, &late, false)?;
     Ok((late, next))
-}
-
-fn late_confirmation(bench: &mut Bench) -> Verdict {
-    let (late, next) = granted_late(bench)?;
-    acquire(bench, &late)?;
-    queue(bench, &next).map(drop)
-}
-
-fn late_after_foreign(bench: &mut Bench) -> Verdict {
-    let (late, next) = granted_late(bench)?;
-    bench.call(&["SET", &keys().lock, "other program", "PX", "60000"]);
-    bench.send_check(&keys(), &late.process, &[]);
-    let found = bench.client.receive();
-    ensure(found.texts().contains(&late.text.as_str()), || format!("not reported: {found:?}"))?;
-    equal("the next check", &queue(bench, &late)?, &FOREIGN)?;
-    let state = bench.state(&keys())?;
-    let order: Vec<_> = state.waiting.iter().map(|waiter| &waiter.claim.text).collect();
-    equal("the order", &order, &vec![&late.text, &next.text])
-}
-
-fn foreign_without_end(bench: &mut Bench) -> Verdict {
-    let (first, second) = (exclusive(1), exclusive(2));
-    bench.call(&["SET", &keys().lock, "other program"]);
-    equal("the first one's check", &queue(bench, &first)?, &FOREIGN)?;
-    equal("the second one's check", &queue(bench, &second)?, &1000)?;
-    answers(bench, Op::Try, &exclusive(3), 0)?;
-    bench.call(&["DEL", &keys().lock]);
-    bench.send_check(&keys(), &second.process, &[]);
-    bench.client.receive();
-    holds(bench, &first, true)?;
-    equal("the pushes", &messages(bench).len(), &1)
 }
 
 fn holder_without_end(bench: &mut Bench) -> Verdict {
@@ -123,23 +63,6 @@ fn group_without_end(bench: &mut Bench) -> Verdict {
     release(bench, &waiter)
 }
 
-fn last_ms(bench: &mut Bench) -> Verdict {
-    let (holder, waiter) = (with_ttl(&exclusive(1), 3), exclusive(2));
-    for _ in 0..5 {
-        acquire(bench, &holder)?;
-        for _ in 0..100_000 {
-            let answer = bench.op(Op::Queue, &keys(), &waiter);
-            match (answer.int(), answer.list()) {
-                (Some(_), _) => break,
-                (None, [Value::Int(1..=4)]) => {}
-                _ => return Err(format!("{answer:?}")),
-            }
-        }
-        release(bench, &waiter)?;
-    }
-    Ok(())
-}
-
 /// Dead waiters of several clients, in runs and one by one.
 fn many_dead(bench: &mut Bench) -> Verdict {
     const DEAD: usize = 600;
@@ -167,17 +90,6 @@ fn many_dead(bench: &mut Bench) -> Verdict {
     }
     release(bench, &holder)?;
     holds(bench, &alive, true)
-}
-
-/// How long a client may live, as known when its waiter is granted.
-fn grant_of_the_dying(bench: &mut Bench) -> Verdict {
-    let (holder, dying) = (exclusive(1), exclusive(2));
-    acquire(bench, &holder)?;
-    queue(bench, &dying)?;
-    bench.advance(&[keys()], 2500);
-    release(bench, &holder)?;
-    holds(bench, &dying, true)?;
-    near("the claim's TTL", ttl(bench, &keys().lock), 500)
 }
 
 fn passed_over(bench: &mut Bench) -> Verdict {
@@ -242,70 +154,6 @@ fn lost_mark(bench: &mut Bench) -> Verdict {
     acquire(bench, &newcomer).map(drop)
 }
 
-fn lost_queue(bench: &mut Bench) -> Verdict {
-    let (holder, waiter) = (exclusive(1), exclusive(2));
-    acquire(bench, &holder)?;
-    queue(bench, &waiter)?;
-    bench.call(&["DEL", &keys().queue]);
-    for _ in 0..2 {
-        bench.send_check(&keys(), &waiter.process, &[]);
-        let answer = bench.client.receive();
-        equal("missing", &answer.list()[1], &Value::Int(1))?;
-        equal("the queue", &bench.call(&["EXISTS", &keys().queue]), &Value::Int(0))?;
-    }
-    queue(bench, &waiter)?;
-    bench.send_check(&keys(), &waiter.process, &[]);
-    let answer = bench.client.receive();
-    equal("missing", &answer.list()[1], &Value::Int(0))
-}
-
-fn lost_place(bench: &mut Bench) -> Verdict {
-    let (holder, first, second) = (exclusive(1), exclusive(2), exclusive(7));
-    acquire(bench, &holder)?;
-    queue(bench, &first)?;
-    queue(bench, &second)?;
-    bench.call(&["ZREM", &keys().queue, &first.text]);
-    for (sample, expected) in [(&first, 1), (&second, 0)] {
-        bench.send_check(&keys(), &first.process, std::slice::from_ref(&sample.text));
-        let answer = bench.client.receive();
-        equal("missing", &answer.list()[1], &Value::Int(expected))?;
-    }
-    Ok(())
-}
-
-fn foreign_release(bench: &mut Bench) -> Verdict {
-    let (holder, other) = (exclusive(1), exclusive(2));
-    acquire(bench, &holder)?;
-    answers(bench, Op::Release, &other, 0)?;
-    answers(bench, Op::Release, &shared(1), 0)?;
-    answers(bench, Op::Renew, &other, 0)?;
-    queue(bench, &other)?;
-    release(bench, &other)?;
-    holds(bench, &holder, true)?;
-    equal("the queue", &bench.call(&["EXISTS", &keys().queue]), &Value::Int(0))
-}
-
-fn eviction(bench: &mut Bench) -> Verdict {
-    for holder in [exclusive(1), shared(1), permits(1, 2, 2)] {
-        let waiter = exclusive(2);
-        acquire(bench, &holder)?;
-        queue(bench, &waiter)?;
-        answers(bench, Op::Evict, &holder, 1)?;
-        let pushed = messages(bench);
-        ensure(pushed.len() == 2 && pushed[0] == holder.granted(0), || format!("{pushed:?}"))?;
-        answers(bench, Op::Evict, &holder, 0)?;
-        equal("the pushes", &messages(bench), &Vec::new())?;
-        acquire(bench, &waiter)?;
-        release(bench, &waiter)?;
-    }
-    bench.call(&["SET", &keys().lock, "other program"]);
-    let waiter = exclusive(2);
-    queue(bench, &waiter)?;
-    bench.send("release", &keys(), &["other program", "tell"]);
-    equal("the eviction", &bench.client.receive(), &Value::Int(1))?;
-    holds(bench, &waiter, true)
-}
-
 fn arrivals(bench: &mut Bench) -> Verdict {
     acquire(bench, &exclusive(0))?;
     queue(bench, &exclusive(1))?;
@@ -317,22 +165,6 @@ fn arrivals(bench: &mut Bench) -> Verdict {
     let state = bench.state(&keys())?;
     let order: Vec<_> = state.waiting.iter().map(|waiter| waiter.claim.text.clone()).collect();
     equal("the order", &order, &(1..4).map(|n| exclusive(n).text).collect())
-}
-
-fn leaving_a_grant(bench: &mut Bench) -> Verdict {
-    for (second, third) in [(exclusive(2), exclusive(3)), (permits(2, 2, 2), permits(3, 1, 2))] {
-        let first = exclusive(1);
-        acquire(bench, &first)?;
-        queue(bench, &second)?;
-        queue(bench, &third)?;
-        release(bench, &first)?;
-        release(bench, &second)?;
-        let pushed = messages(bench).len();
-        equal("the pushes", &pushed, &2)?;
-        acquire(bench, &third)?;
-        release(bench, &third)?;
-    }
-    Ok(())
 }
 
 fn shown(bench: &mut Bench) -> Verdict {
@@ -370,4 +202,25 @@ fn list_at_lock(bench: &mut Bench) -> Verdict {
     answers(bench, Op::Release, &holder, 0)?;
     equal("the queue", &bench.call(&["EXISTS", &keys().queue]), &Value::Int(0))?;
     equal("the list", &bench.call(&["LLEN", &keys().lock]), &Value::Int(1))
+}
+
+fn marks_of_checks(bench: &mut Bench) -> Verdict {
+    let (holder, next, last) = (exclusive(1), exclusive(2), exclusive(3));
+    acquire(bench, &holder)?;
+    bench.advance(&[keys()], 10_000);
+    queue(bench, &next)?;
+    near("the marked holder's TTL", ttl(bench, &keys().lock), LONG - 10_000)?;
+    queue(bench, &last)?;
+    let check = |bench: &mut Bench| {
+        bench.send_check(&keys(), &last.process, &[]);
+        bench.client.receive()
+    };
+    bench.call(&["DEL", &keys().token]);
+    check(bench);
+    let is_marked =
+        |bench: &mut Bench| Ok::<_, String>(bench.state(&keys())?.marks == (true, true));
+    ensure(is_marked(bench)?, || "a mark is missing".into())?;
+    bench.call(&["DEL", &keys().lock]);
+    equal("the next one", &check(bench).list()[2], &Value::Text(last.text.clone()))?;
+    holds(bench, &next, true)
 }

@@ -7,33 +7,13 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a token is the same in push, reply, check and key", same_everywhere),
     ("a clock that went back repeats no token", fallen_clock),
     ("a token past 2^53 is refused, not repeated", too_large),
-    ("a text at the token's key is refused and kept", text_as_token),
-    ("a list at the token's key is an error that a release cleans up", list_as_token),
     ("a new token's key lives for an hour and its claim's TTL", new_token),
     ("a token of another quarter of an hour extends the life of its key", quarters),
     ("an old renewal extends the life of the token's key", old_renewal),
     ("a renewal that only checks extends nothing", renewal_that_asks),
     ("a token deleted while held is followed by a larger one", lost_while_held),
-    ("tokens rise over FLUSHDB", over_flush),
-    ("the microseconds of a token have six digits", six_digits),
     ("a range of tokens is above all before it and below all after it", ranges),
 ];
-
-/// The first tenth of each second, where a shorter number would do as well.
-fn six_digits(bench: &mut Bench) -> Verdict {
-    let mut now = 0;
-    for _ in 0..5_000 {
-        now = bench.state(&keys())?.now_us;
-        if now % 1_000_000 < 90_000 {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    let claim = exclusive(1);
-    let token = acquire(bench, &claim)?;
-    ensure((now..now + 10_000_000).contains(&token), || format!("{token} at {now}"))?;
-    release(bench, &claim)
-}
 
 fn ranges(bench: &mut Bench) -> Verdict {
     let reserving = |n: u64, tokens: i64| {
@@ -121,10 +101,6 @@ fn too_large(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn text_as_token(bench: &mut Bench) -> Verdict {
-    refuses_text(bench, "a text")
-}
-
 fn refuses_text(bench: &mut Bench, text: &str) -> Verdict {
     bench.call(&["SET", &keys().token, text, "EX", "80000"]);
     for claim in [exclusive(1), shared(2)] {
@@ -139,19 +115,6 @@ fn refuses_text(bench: &mut Bench, text: &str) -> Verdict {
     }
     near("the TTL", ttl(bench, &keys().token), 80_000_000)?;
     equal("the text", &bench.call(&["GET", &keys().token]), &Value::Text(text.into()))
-}
-
-fn list_as_token(bench: &mut Bench) -> Verdict {
-    bench.call(&["RPUSH", &keys().token, "a"]);
-    for claim in [exclusive(1), shared(2)] {
-        let answer = bench.op(Op::Queue, &keys(), &claim);
-        ensure(answer.error().is_some(), || format!("{answer:?}"))?;
-        bench.op(Op::Release, &keys(), &claim);
-        answers(bench, Op::Release, &claim, 0)?;
-        let left = bench.call(&["EXISTS", &keys().lock, &keys().queue]);
-        equal("the lock", &left, &Value::Int(0))?;
-    }
-    equal("the list", &bench.call(&["LLEN", &keys().token]), &Value::Int(1))
 }
 
 fn new_token(bench: &mut Bench) -> Verdict {
@@ -224,15 +187,4 @@ fn lost_while_held(bench: &mut Bench) -> Verdict {
     let second = acquire(bench, &claim)?;
     ensure(second > token, || format!("{second} after {token}"))?;
     equal("the repeated token", &acquire(bench, &claim)?, &second)
-}
-
-fn over_flush(bench: &mut Bench) -> Verdict {
-    let mut last = 0;
-    for n in 1..50 {
-        let token = acquire(bench, &exclusive(n))?;
-        ensure(token > last, || format!("{token} after {last}"))?;
-        last = token;
-        bench.call(&["FLUSHDB"]);
-    }
-    Ok(())
 }
