@@ -26,7 +26,7 @@ use tokio::sync::OnceCell;
 
 use crate::proxied::{self, cannot};
 use crate::proxy::{NetworkFault, Proxy, framing};
-use crate::servers::{PostgresTables, ServerError, TestPgBouncer, TestPostgres};
+use crate::servers::{PostgresOptions, PostgresTables, ServerError, TestPgBouncer, TestPostgres};
 
 /// With this variable every primary has a standby. Commits wait for that of `postgres-sync` only.
 const STANDBY: &str = "FENCELOCK_POSTGRES_STANDBY";
@@ -70,9 +70,7 @@ impl PostgresHarness {
         let server = TestPostgres::start().await?;
         let mut standby = None;
         if self.kind == Servers::Synchronous || std::env::var_os(STANDBY).is_some() {
-            let other = TestPostgres::start().await?;
-            other.follow(server.addr()).await?;
-            standby = Some(other);
+            standby = Some(PostgresOptions::new().start_as_standby(server.addr()).await?);
         }
         if self.kind == Servers::Synchronous {
             server.wait_for_standby_at_commits().await?;
@@ -164,9 +162,7 @@ impl Store for Part {
     async fn leftovers(&self) -> Result<Vec<String>> {
         // Under any prefix: nothing else is there.
         let failed = |error| cannot("read the tables", error);
-        let mut left = self.tables().claims("").await.map_err(failed)?;
-        left.extend(self.tables().cells("").await.map_err(failed)?);
-        Ok(left)
+        self.tables().leftovers().await.map_err(failed)
     }
 
     async fn is_locked(&self, name: &str) -> Result<bool> {

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fencelock_core::{ErrorKind, FencingToken};
-use fencelock_testkit::proxy::{Direction, Proxy, framing};
+use fencelock_testkit::proxy::Direction;
 use fencelock_testkit::servers::{PostgresOptions, ServerClock, TestPostgres};
 use tokio::time::Instant;
 
@@ -101,8 +101,7 @@ async fn after_a_jump_ahead_two_believe_and_one_of_them_can_write() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts() {
     let Skewed { server, clock } = Skewed::start().await;
-    let proxy = Proxy::framed(server.addr(), framing::postgres).await.unwrap();
-    let testbed = Testbed { server, proxy };
+    let testbed = Testbed::of(server).await;
     let began = Instant::now();
     let ticking = tokio::spawn(async move {
         loop {

@@ -9,8 +9,8 @@ use super::support::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_is_kept_locked_costs_its_own_lock_and_no_other() {
     const OTHERS: usize = 70;
-    let server = start().await;
-    let locks = direct(&server, "ttl=3s").await;
+    let server = database().await;
+    let locks = direct(&server, "ttl=9s").await;
     let stuck = acquire(&locks, "stuck").await;
     let mut others = Vec::new();
     for n in 0..OTHERS {
@@ -25,7 +25,7 @@ async fn a_row_that_is_kept_locked_costs_its_own_lock_and_no_other() {
     let crowd: Vec<_> = (0..OTHERS)
         .map(|_| {
             let locks = locks.clone();
-            tokio::spawn(async move { acquire_error(&locks, "stuck", ms(4000)).await })
+            tokio::spawn(async move { acquire_error(&locks, "stuck", ms(10_000)).await })
         })
         .collect();
     for error in crowd {
@@ -50,8 +50,8 @@ async fn a_row_that_is_kept_locked_costs_its_own_lock_and_no_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_s_row_that_is_kept_locked_costs_its_own_lock_and_no_other() {
     const STUCK: usize = 10;
-    let server = start().await;
-    let (locks, holder) = (direct(&server, "ttl=3s").await, direct(&server, "ttl=30s").await);
+    let server = database().await;
+    let (locks, holder) = (direct(&server, "ttl=9s").await, direct(&server, "ttl=30s").await);
     let kept = acquire(&locks, "kept").await;
     let _other = acquire(&holder, "other").await;
     let (mut stuck, mut readers) = (Vec::new(), Vec::new());

@@ -11,7 +11,7 @@ async fn works(one: &Locks, other: &Locks) {
     let held = acquire(one, "lock").await;
     let waiters = [spawn_waiter(other, "lock"), spawn_waiter(one, "lock")];
     until_queued(one, "lock", 2).await;
-    until_renewed(one, &held, ms(2000)).await;
+    until_renewed(one, &held, ms(6000)).await;
     let token = held.fencing_token();
     release(held).await;
     let tokens = in_turns(waiters).await;
@@ -22,22 +22,20 @@ async fn works(one: &Locks, other: &Locks) {
     }
 }
 
-/// A server whose databases have this encoding.
+/// A database of this encoding.
 async fn in_encoding(encoding: &str) -> TestPostgres {
-    let options = PostgresOptions::new().initdb("-E").initdb(encoding).initdb("--locale=C");
-    options.start().await.expect("it starts")
+    let options = format!("ENCODING '{encoding}' TEMPLATE template0");
+    database().await.database(&options).await.expect("it is made")
 }
 
 /// Fault 58: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_of_the_role_change_nothing() {
-    let server = start().await;
+    let server = database().await;
     // From 17 on.
     let known = "SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'";
     let newer = (sql(&server, known).await == "1").then_some("transaction_timeout = '50ms'");
     let all = [
-        "default_transaction_isolation = 'serializable'",
-        "default_transaction_isolation = 'repeatable read'",
         "statement_timeout = '50ms'",
         "idle_session_timeout = '200ms'",
         "idle_in_transaction_session_timeout = '10ms'",
@@ -50,15 +48,16 @@ async fn settings_of_the_role_change_nothing() {
         "standard_conforming_strings = off",
         "application_name = 'other'",
     ];
-    for setting in all.into_iter().chain(newer) {
-        println!("{setting}");
-        sql(&server, &format!("ALTER ROLE fencelock SET {setting}")).await;
-        let (one, other) = (direct(&server, "ttl=2s").await, direct(&server, "ttl=2s").await);
+    for isolation in ["serializable", "repeatable read"] {
+        let isolation = format!("default_transaction_isolation = '{isolation}'");
+        for setting in all.into_iter().chain(newer).chain([isolation.as_str()]) {
+            set_for_clients(&server, &format!("SET {setting}")).await;
+        }
+        let (one, other) = (direct(&server, "ttl=6s").await, direct(&server, "ttl=6s").await);
         works(&one, &other).await;
         // Longer than a session may be idle.
         tokio::time::sleep(ms(300)).await;
         works(&other, &one).await;
-        sql(&server, "ALTER ROLE fencelock RESET ALL").await;
         drained(&server).await;
     }
 }
@@ -67,9 +66,9 @@ async fn settings_of_the_role_change_nothing() {
 /// Fault 58: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_statement_timeout_that_nothing_meets_is_named() {
-    let server = start().await;
+    let server = database().await;
     direct(&server, "").await;
-    sql(&server, "ALTER ROLE fencelock SET statement_timeout = 1").await;
+    set_for_clients(&server, "SET statement_timeout = 1").await;
     // What is asked waits for it.
     sql(&server, "ALTER FUNCTION fencelock.version() RENAME TO version_of").await;
     let slow = "CREATE FUNCTION fencelock.version() RETURNS int LANGUAGE sql AS 'SELECT 1 FROM pg_sleep(1)'";
@@ -97,13 +96,16 @@ async fn a_schema_that_the_encoding_lacks_is_refused_by_name() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_of_another_role_ends_the_one_that_it_replaces() {
     let testbed = Testbed::start().await;
-    let roles = "CREATE ROLE app; GRANT app TO fencelock; GRANT CREATE ON DATABASE postgres TO app; \
-                 ALTER ROLE fencelock SET role = 'app'";
-    sql(&testbed.server, roles).await;
+    let database = testbed.server.database_name();
+    let roles = format!(
+        "CREATE ROLE app; GRANT app TO fencelock; GRANT CREATE ON DATABASE {database} TO app"
+    );
+    sql(&testbed.server, &roles).await;
+    set_for_clients(&testbed.server, "SET role = 'app'").await;
     let locks = testbed.through_proxy("ttl=9s").await;
     let held = acquire(&locks, "lock").await;
-    let pid = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^fencelock_'";
-    let pid = sql(&testbed.server, pid).await;
+    let pid = format!("SELECT pid FROM pg_stat_activity WHERE {IS_OURS}");
+    let pid = sql(&testbed.server, &pid).await;
     // New connections are not affected.
     testbed.proxy.drop_reply(DropReply::first(AfterDrop::BlackHole)).unwrap();
     soon("a reply vanishes", testbed.proxy.dropped_reply()).await;
@@ -120,8 +122,8 @@ async fn a_session_of_another_role_ends_the_one_that_it_replaces() {
 /// Fault 58: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_role_is_refused_with_the_reason() {
-    let server = start().await;
-    sql(&server, "ALTER ROLE fencelock SET default_transaction_read_only = on").await;
+    let server = database().await;
+    set_for_clients(&server, "SET default_transaction_read_only = on").await;
     let error = connect_error(&server.url()).await;
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error_chain(&error).contains("is read-only"), "{error}");
@@ -154,12 +156,16 @@ async fn any_name_is_a_lock_of_its_own_in_databases_of_any_encoding() {
 /// Fault 58: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_weaken_locks_are_reported_in_the_profile() {
-    let dangers = async |options: PostgresOptions| {
-        let server = options.start().await.unwrap();
-        direct(&server, "").await.profile().exclusion_fails_when.join("; ")
-    };
-    assert!(dangers(PostgresOptions::new()).await.contains("fsync"));
-    assert!(!dangers(PostgresOptions::new().durable()).await.contains("fsync"));
-    let torn = PostgresOptions::new().durable().setting("full_page_writes", "off");
-    assert!(dangers(torn).await.contains("full_page_writes"));
+    let server = PostgresOptions::new().durable().start().await.unwrap();
+    for off in ["none", "fsync", "full_page_writes"] {
+        if off != "none" {
+            sql(&server, &format!("ALTER SYSTEM SET {off} = off")).await;
+            sql(&server, "SELECT pg_reload_conf()").await;
+            let shown = format!("SHOW {off}");
+            until("it is off", async || sql(&server, &shown).await == "off").await;
+        }
+        let dangers = direct(&server, "").await.profile().exclusion_fails_when.join("; ");
+        assert_eq!(dangers.contains("fsync or full_page_writes is off"), off != "none", "{off}");
+        sql(&server, "ALTER SYSTEM RESET ALL").await;
+    }
 }

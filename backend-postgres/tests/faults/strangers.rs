@@ -3,7 +3,6 @@
 
 use fencelock_core::ErrorKind;
 use fencelock_testkit::servers::ScriptedServer;
-use tokio::time::Instant;
 
 use crate::support::*;
 
@@ -86,12 +85,10 @@ async fn servers_that_are_not_postgres_or_too_old_are_refused_with_their_version
         ),
     ] {
         let server = claiming(first, number, version).await;
-        let asked = Instant::now();
         let url = format!("postgres://me@{}/app", server.addr());
         let error = soon("it is refused", try_connect(&url)).await.unwrap_err();
         assert_kind(&error, ErrorKind::Refused);
         assert!(!error.is_retryable() && error_chain(&error).contains(says), "{error}");
-        assert!(asked.elapsed() < ms(2000), "{version}: {:?}", asked.elapsed());
     }
 }
 

@@ -8,7 +8,7 @@ use fencelock_core::{Error, Guard, Locks, Result, url};
 use fencelock_postgres::SCHEME;
 pub(crate) use fencelock_testkit::helpers::*;
 use fencelock_testkit::proxy::{Proxy, framing};
-use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
+use fencelock_testkit::servers::TestPostgres;
 use tokio::time::{Duration, Instant};
 use tokio_postgres::{Client, NoTls};
 
@@ -36,7 +36,7 @@ pub(crate) async fn connect_error(url: &str) -> Error {
     soon("one attempt to connect ends", connect_once(url)).await.expect_err("it must fail")
 }
 
-/// A server, reachable directly and through a proxy.
+/// A database, reachable directly and through a proxy.
 pub(crate) struct Testbed {
     pub(crate) server: TestPostgres,
     pub(crate) proxy: Proxy,
@@ -44,11 +44,10 @@ pub(crate) struct Testbed {
 
 impl Testbed {
     pub(crate) async fn start() -> Testbed {
-        Testbed::with(PostgresOptions::new()).await
+        Testbed::of(database().await).await
     }
 
-    pub(crate) async fn with(options: PostgresOptions) -> Testbed {
-        let server = options.start().await.expect("a server starts");
+    pub(crate) async fn of(server: TestPostgres) -> Testbed {
         let proxy = Proxy::framed(server.addr(), framing::postgres).await.expect("a proxy starts");
         Testbed { server, proxy }
     }
@@ -65,7 +64,13 @@ impl Testbed {
     }
 }
 
-pub(crate) async fn start() -> TestPostgres {
+/// A database of the test's own, on the server that most tests share.
+pub(crate) async fn database() -> TestPostgres {
+    TestPostgres::shared().await.expect("there is a server")
+}
+
+/// A server of the test's own, for tests that break it, or change what all of its databases have.
+pub(crate) async fn own_server() -> TestPostgres {
     TestPostgres::start().await.expect("a server starts")
 }
 
@@ -114,16 +119,42 @@ pub(crate) async fn writes(server: &TestPostgres) -> String {
     sql(server, "SELECT string_agg(n::text, ',' ORDER BY n) FROM public.writes").await
 }
 
-/// The number of the library's sessions, of any role.
+/// The library's sessions of this database, of any role: a condition on `pg_stat_activity`.
+pub(crate) const IS_OURS: &str =
+    "datname = current_database() AND application_name ~ '^fencelock_'";
+
+/// The number of the library's sessions.
 pub(crate) async fn sessions(server: &TestPostgres) -> usize {
-    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^fencelock_'";
-    sql(server, count).await.parse().expect("a number")
+    let count = format!("SELECT count(*) FROM pg_stat_activity WHERE {IS_OURS}");
+    sql(server, &count).await.parse().expect("a number")
+}
+
+/// Ends the library's sessions, and not those of the user.
+pub(crate) async fn end_ours(server: &TestPostgres) {
+    let end =
+        format!("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {IS_OURS}");
+    sql(server, &end).await;
+}
+
+/// Settings of the role's sessions in this database.
+pub(crate) async fn set_for_clients(server: &TestPostgres, setting: &str) {
+    let database = server.database_name();
+    sql(server, &format!("ALTER ROLE fencelock IN DATABASE {database} {setting}")).await;
+}
+
+/// Ends the notifications of clients that connect from now on: the library's functions find this one before
+/// the server's own.
+pub(crate) async fn mute(server: &TestPostgres) {
+    drop(direct(server, "").await);
+    let mute = "CREATE FUNCTION fencelock.pg_notify(text, text) RETURNS void LANGUAGE sql AS ''; \
+                GRANT EXECUTE ON FUNCTION fencelock.pg_notify TO PUBLIC";
+    sql(server, mute).await;
 }
 
 /// How long hand-overs from `one` to `other` took, the shortest first.
 pub(crate) async fn hand_overs(one: &Locks, other: &Locks) -> Vec<Duration> {
     let mut late = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..3 {
         let held = acquire(one, "lock").await;
         let waiter = spawn_waiter(other, "lock");
         until_queued(one, "lock", 1).await;

@@ -7,12 +7,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::*;
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(4);
 
 /// The client library reads no further answer while a part of one is not taken.
 #[tokio::test]
 async fn a_long_answer_that_is_not_taken_stops_no_renewal() {
-    let server = start().await;
+    let server = database().await;
     let locks = direct(&server, "").await;
     let holder = soon("acquired", locks.lock("crowd").acquire()).await.expect("acquired");
     let queue = "

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::instance::{ANSWER, Instance};
 use super::port::Port;
 use super::postgres::wire::{self, socket_in};
-use super::postgres::{ADMIN, PASSWORD, USER, url_at};
+use super::postgres::{ADMIN, DATABASE, PASSWORD, USER, url_of};
 use super::unprivileged::{self, make_home};
 use super::version::pgbouncer_program;
 use super::{ServerError, started};
@@ -36,6 +36,7 @@ pub struct PgBouncerOptions {
     program: OsString,
     mode: PoolMode,
     pool_size: usize,
+    database: String,
     config: String,
 }
 
@@ -47,6 +48,7 @@ impl PgBouncerOptions {
             program: pgbouncer_program(),
             mode: PoolMode::Transaction,
             pool_size: 4,
+            database: DATABASE.to_owned(),
             config: String::new(),
         }
     }
@@ -72,6 +74,13 @@ impl PgBouncerOptions {
         self
     }
 
+    /// The database of its URL: of those of the server, any can be named.
+    #[must_use]
+    pub fn database(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.database);
+        self
+    }
+
     /// One more line for the section `[pgbouncer]` of its configuration.
     #[must_use]
     pub fn config(mut self, line: &str) -> Self {
@@ -93,7 +102,8 @@ impl PgBouncerOptions {
         let instance = Instance::new(SERVER, "pgbouncer")?;
         let port = Port::lease().map_err(|e| instance.io("finding a port for", e))?;
         let home = make_home(instance.directory()).map_err(|e| instance.io("preparing", e))?;
-        let pooler = TestPgBouncer { instance, port, home, program: self.program.clone() };
+        let (program, database) = (self.program.clone(), self.database.clone());
+        let pooler = TestPgBouncer { instance, port, home, program, database };
         let configured = self.configure(&pooler, server);
         configured.map_err(|e| pooler.instance.io("configuring", e))?;
         pooler.launch().await?;
@@ -141,6 +151,7 @@ pub struct TestPgBouncer {
     port: Port,
     home: PathBuf,
     program: OsString,
+    database: String,
 }
 
 /// Its process and directory.
@@ -176,7 +187,7 @@ impl TestPgBouncer {
     /// The URL for clients, with the password.
     #[must_use]
     pub fn url(&self) -> String {
-        url_at(&self.addr().to_string())
+        url_of(&self.addr().to_string(), &self.database)
     }
 
     /// A command of its console, such as `PAUSE`, `RESUME` or `SHOW POOLS`; rows as `psql -At` prints them.

@@ -9,6 +9,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,12 +39,20 @@ pub(super) const USER: &str = "fencelock";
 const REPLICATOR: &str = "replicator";
 /// Of the roles that can log in.
 pub(super) const PASSWORD: &str = "correct-horse-battery";
-/// The database of clients.
-const DATABASE: &str = "postgres";
+/// The database of clients, unless they have one of their own.
+pub(super) const DATABASE: &str = "postgres";
 
-/// A running PostgreSQL server. Dropping it ends the server and deletes its data.
+/// A running PostgreSQL server, and one of its databases. Dropping the last handle of a server ends it and
+/// deletes its data.
 #[derive(Debug)]
 pub struct TestPostgres {
+    running: Arc<Running>,
+    /// The one of this handle's clients and statements.
+    database: String,
+}
+
+#[derive(Debug)]
+struct Running {
     instance: Instance,
     port: Port,
     /// What belongs to the server's user: its data, and its Unix socket.
@@ -56,7 +66,7 @@ impl Deref for TestPostgres {
     type Target = Instance;
 
     fn deref(&self) -> &Instance {
-        &self.instance
+        &self.running.instance
     }
 }
 
@@ -69,10 +79,33 @@ impl TestPostgres {
         PostgresOptions::new().start().await
     }
 
+    /// A database of its own on a server that the tests of this process share: see
+    /// [`PostgresOptions::shared`].
+    ///
+    /// # Errors
+    /// When the server is not installed, or does not get ready.
+    pub async fn shared() -> Result<Self, ServerError> {
+        PostgresOptions::new().shared().await
+    }
+
+    /// Another database of this server, which the role of clients owns; `options` are those of `CREATE
+    /// DATABASE`, such as `ENCODING 'LATIN1' TEMPLATE template0`.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn database(&self, options: &str) -> Result<Self, ServerError> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let database = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let create = format!("CREATE DATABASE {database} OWNER {USER} {options}");
+        let created = self.sql_within(&create, PATIENCE).await;
+        created.map_err(|e| self.running.instance.io("making a database of", e))?;
+        Ok(Self { running: self.running.clone(), database })
+    }
+
     /// The port on 127.0.0.1, the same over all restarts.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port.number()
+        self.running.port.number()
     }
 
     /// The address for clients.
@@ -84,14 +117,20 @@ impl TestPostgres {
     /// The URL for clients, with the password. Its role owns the database.
     #[must_use]
     pub fn url(&self) -> String {
-        url_at(&self.addr().to_string())
+        self.url_through(&self.addr().to_string())
     }
 
     /// The URL for clients that reach the server, or several, through these `HOST:PORT`, separated by
     /// commas.
     #[must_use]
     pub fn url_through(&self, hosts: &str) -> String {
-        url_at(hosts)
+        url_of(hosts, &self.database)
+    }
+
+    /// The name of its database, which needs no quotes.
+    #[must_use]
+    pub fn database_name(&self) -> &str {
+        &self.database
     }
 
     /// The password of the roles that can log in.
@@ -132,7 +171,7 @@ impl TestPostgres {
     /// # Errors
     /// When the server answers with an error (`SQLSTATE: message`), or not in time.
     pub async fn sql_within(&self, statements: &str, within: Duration) -> io::Result<String> {
-        wire::ask(&self.socket(), ADMIN, DATABASE, statements, within).await
+        wire::ask(&self.socket(), ADMIN, &self.database, statements, within).await
     }
 
     /// Makes another role that can log in, with no more rights than `PUBLIC` has.
@@ -150,7 +189,7 @@ impl TestPostgres {
     /// # Errors
     /// When it does not get ready.
     pub async fn restart(&self) -> Result<(), ServerError> {
-        self.instance.stop().await?;
+        self.running.instance.stop().await?;
         self.launch().await
     }
 
@@ -160,7 +199,7 @@ impl TestPostgres {
     /// # Errors
     /// When the operating system refuses.
     pub async fn stop(&self) -> Result<(), ServerError> {
-        self.instance.stop().await
+        self.running.instance.stop().await
     }
 
     /// Kills one process of the server by SIGKILL. The server then ends all sessions and recovers, without
@@ -169,7 +208,7 @@ impl TestPostgres {
     /// # Errors
     /// When it does not get ready.
     pub async fn kill_backend(&self) -> Result<(), ServerError> {
-        let refused = |e| self.instance.io("killing a process of", e);
+        let refused = |e| self.running.instance.io("killing a process of", e);
         // It lives as long as the server, so that its id is not another process's by now.
         let writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
         let before = self.sql(writer).await.map_err(refused)?;
@@ -185,14 +224,15 @@ impl TestPostgres {
         .await
     }
 
-    /// Ends all sessions of clients.
+    /// Ends all sessions of clients in its database.
     ///
     /// # Errors
     /// When the server refuses.
     pub async fn end_sessions(&self) -> io::Result<()> {
         let end = format!(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-             WHERE backend_type = 'client backend' AND usename <> '{ADMIN}'"
+             WHERE backend_type = 'client backend' AND usename <> '{ADMIN}'
+               AND datname = current_database()"
         );
         self.sql(&end).await.map(drop)
     }
@@ -205,11 +245,11 @@ impl TestPostgres {
     }
 
     fn tls_file(&self, name: &str) -> Option<PathBuf> {
-        self.options.tls.as_ref().map(|_| self.directory().join(name))
+        self.running.options.tls.as_ref().map(|_| self.directory().join(name))
     }
 
     fn socket(&self) -> PathBuf {
-        socket_in(&self.home, self.port())
+        socket_in(&self.running.home, self.port())
     }
 
     fn configure(&self, primary: Option<SocketAddr>) -> io::Result<()> {
@@ -224,14 +264,14 @@ impl TestPostgres {
                 primary.port()
             );
         }
-        self.options.configure(&self.home, self.port(), &standby)
+        self.running.options.configure(&self.running.home, self.port(), &standby)
     }
 
     async fn launch(&self) -> Result<(), ServerError> {
-        let invocation = self.options.invocation(&self.home);
-        let invocation = invocation.map_err(|missing| self.instance.missing(missing))?;
-        self.instance.launch(&invocation)?;
-        self.instance.ready(READY, || is_served_from(self.directory(), self.port())).await
+        let invocation = self.running.options.invocation(&self.running.home);
+        let invocation = invocation.map_err(|missing| self.running.instance.missing(missing))?;
+        self.running.instance.launch(&invocation)?;
+        self.running.instance.ready(READY, || is_served_from(self.directory(), self.port())).await
     }
 }
 
@@ -243,5 +283,9 @@ pub(super) async fn is_served_from(directory: &Path, port: u16) -> io::Result<bo
 
 /// The URL for clients that reach a [`TestPostgres`] through these `HOST:PORT`.
 pub(crate) fn url_at(hosts: &str) -> String {
-    format!("postgres://{USER}:{PASSWORD}@{hosts}/{DATABASE}")
+    url_of(hosts, DATABASE)
+}
+
+pub(super) fn url_of(hosts: &str, database: &str) -> String {
+    format!("postgres://{USER}:{PASSWORD}@{hosts}/{database}")
 }

@@ -138,11 +138,11 @@ async fn sessions_of_clients_are_ended() {
 #[tokio::test]
 async fn settings_and_encodings_reach_the_server() {
     let options = PostgresOptions::new().setting("max_connections", "10");
-    let options = options.setting("application_name", "it's").initdb("-E").initdb("LATIN1");
-    let postgres = options.start().await.unwrap();
+    let postgres = options.setting("application_name", "it's").start().await.unwrap();
     assert_eq!(postgres.sql("SHOW max_connections").await.unwrap(), "10");
     assert_eq!(postgres.sql("SHOW application_name").await.unwrap(), "it's");
-    assert_eq!(postgres.sql("SHOW server_encoding").await.unwrap(), "LATIN1");
+    let other = postgres.database("ENCODING 'LATIN1' TEMPLATE template0").await.unwrap();
+    assert_eq!(other.sql("SHOW server_encoding").await.unwrap(), "LATIN1");
 }
 
 #[tokio::test]

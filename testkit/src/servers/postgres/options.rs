@@ -1,28 +1,35 @@
 //! How a server is started; one builder for a single server and for a primary with its standby.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::Signal;
+use tokio::sync::OnceCell;
 
 use super::template;
-use super::{SERVER, TestPostgres};
+use super::{DATABASE, Running, SERVER, TestPostgres};
 use crate::servers::certificates::{self, Clients, Tls};
 use crate::servers::instance::Instance;
 use crate::servers::port::Port;
-use crate::servers::process::Invocation;
+use crate::servers::process::{Invocation, Watchdog};
 use crate::servers::unprivileged::{self, make_home};
 use crate::servers::version::postgres_programs;
 use crate::servers::{ServerError, started};
+
+/// By their options. They outlive their tests, so a watchdog deletes their data after the end of the process.
+type SharedServers = HashMap<String, Arc<OnceCell<(TestPostgres, Watchdog)>>>;
+static SHARED: Mutex<Option<SharedServers>> = Mutex::new(None);
 
 /// How to start a [`TestPostgres`].
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
     pub(super) programs: Option<PathBuf>,
     server: Option<OsString>,
-    initdb: Vec<OsString>,
     settings: String,
     is_durable: bool,
     pub(super) tls: Option<Tls>,
@@ -33,14 +40,7 @@ impl PostgresOptions {
     /// `FENCELOCK_POSTGRES` names.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            programs: None,
-            server: None,
-            initdb: Vec::new(),
-            settings: String::new(),
-            is_durable: false,
-            tls: None,
-        }
+        Self { programs: None, server: None, settings: String::new(), is_durable: false, tls: None }
     }
 
     /// Another directory of programs.
@@ -55,13 +55,6 @@ impl PostgresOptions {
     #[must_use]
     pub fn server(mut self, program: impl Into<OsString>) -> Self {
         self.server = Some(program.into());
-        self
-    }
-
-    /// One more argument for `initdb`, after ours: `.initdb("--encoding=LATIN1")`.
-    #[must_use]
-    pub fn initdb(mut self, arg: impl Into<OsString>) -> Self {
-        self.initdb.push(arg.into());
         self
     }
 
@@ -96,15 +89,42 @@ impl PostgresOptions {
         self
     }
 
+    /// A database of its own on a server with these options, which the tests of this process share, and which
+    /// ends with the process. A test that changes the server, its roles, or other databases starts its own.
+    ///
+    /// # Errors
+    /// When it is not installed, or does not get ready.
+    pub async fn shared(self) -> Result<TestPostgres, ServerError> {
+        let server = {
+            let mut servers = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+            servers.get_or_insert_default().entry(format!("{self:?}")).or_default().clone()
+        };
+        let started = server.get_or_try_init(|| async {
+            let server = self.start().await?;
+            let deleted = Watchdog::that_deletes(server.directory());
+            let watchdog = deleted.map_err(|e| server.running.instance.io("watching", e))?;
+            Ok((server, watchdog))
+        });
+        started.await?.0.database("").await
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
     /// When it is not installed, or does not get ready.
     pub async fn start(self) -> Result<TestPostgres, ServerError> {
-        started(|| self.clone().start_once()).await
+        started(|| self.clone().start_once(None)).await
     }
 
-    async fn start_once(self) -> Result<TestPostgres, ServerError> {
+    /// Starts a standby of the server at that address, which may be a proxy's, and waits until it replicates.
+    ///
+    /// # Errors
+    /// When it is not installed, or does not get ready.
+    pub async fn start_as_standby(self, primary: SocketAddr) -> Result<TestPostgres, ServerError> {
+        started(|| self.clone().start_once(Some(primary))).await
+    }
+
+    async fn start_once(self, primary: Option<SocketAddr>) -> Result<TestPostgres, ServerError> {
         let instance = Instance::new(SERVER, "postgresql")?;
         let programs = self.programs_or_missing().map_err(|missing| instance.missing(missing))?;
         let port = Port::lease().map_err(|e| instance.io("finding a port for", e))?;
@@ -113,12 +133,21 @@ impl PostgresOptions {
             let certified = certify(tls, instance.directory(), &home);
             certified.map_err(|e| instance.io("making certificates for", e))?;
         }
-        let (data, args) = (data_in(&home), self.initdb.clone());
-        let initialised = blocking(move || template::copy_to(&data, &programs, &args)).await;
-        initialised.map_err(|e| instance.io("making the data of", e))?;
-        let postgres = TestPostgres { instance, port, home, options: self };
-        postgres.configure(None).map_err(|e| postgres.instance.io("configuring", e))?;
-        postgres.launch().await?;
+        if primary.is_none() {
+            let data = data_in(&home);
+            let initialised = blocking(move || template::copy_to(&data, &programs)).await;
+            initialised.map_err(|e| instance.io("making the data of", e))?;
+        }
+        let running = Arc::new(Running { instance, port, home, options: self });
+        let postgres = TestPostgres { running, database: DATABASE.to_owned() };
+        match primary {
+            Some(primary) => postgres.become_standby_of(primary).await?,
+            None => {
+                let configured = postgres.configure(None);
+                configured.map_err(|e| postgres.running.instance.io("configuring", e))?;
+                postgres.launch().await?;
+            }
+        }
         Ok(postgres)
     }
 
@@ -133,7 +162,7 @@ impl PostgresOptions {
     /// Makes the data of a server in this home, without a copy for others. Blocks.
     pub(in crate::servers) fn initialise(&self, home: &Path) -> io::Result<()> {
         let programs = self.programs_or_missing().map_err(io::Error::other)?;
-        template::initialise(&data_in(home), &programs, &self.initdb)
+        template::initialise(&data_in(home), &programs)
     }
 
     /// Writes the configuration of a server that was initialised; `standby` are the settings of one.

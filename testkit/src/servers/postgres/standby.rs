@@ -17,12 +17,18 @@ impl TestPostgres {
     /// # Errors
     /// When that does not happen.
     pub async fn follow(&self, primary: SocketAddr) -> Result<(), ServerError> {
-        self.instance.stop().await?;
-        let programs = self.options.programs_or_missing();
-        let programs = programs.map_err(|missing| self.instance.missing(missing))?;
-        let data = data_in(&self.home);
+        self.running.instance.stop().await?;
+        self.become_standby_of(primary).await
+    }
+
+    pub(super) async fn become_standby_of(&self, primary: SocketAddr) -> Result<(), ServerError> {
+        let programs = self.running.options.programs_or_missing();
+        let programs = programs.map_err(|missing| self.running.instance.missing(missing))?;
+        let data = data_in(&self.running.home);
         let copied = blocking(move || {
-            std::fs::remove_dir_all(&data)?;
+            if data.exists() {
+                std::fs::remove_dir_all(&data)?;
+            }
             let (host, port) = (primary.ip(), primary.port());
             let from = format!("host={host} port={port} user={REPLICATOR} sslmode=disable");
             let args = ["-X", "stream", "-c", "fast", "--no-sync", "-w", "-d", &from, "-D"];
@@ -34,8 +40,8 @@ impl TestPostgres {
             unprivileged::write(&data.join("postgresql.auto.conf"), "")?;
             unprivileged::write(&data.join("standby.signal"), "")
         });
-        copied.await.map_err(|e| self.instance.io("copying the primary's data to", e))?;
-        self.configure(Some(primary)).map_err(|e| self.instance.io("configuring", e))?;
+        copied.await.map_err(|e| self.running.instance.io("copying the primary's data to", e))?;
+        self.configure(Some(primary)).map_err(|e| self.running.instance.io("configuring", e))?;
         self.launch().await?;
         self.replicates().await
     }
@@ -61,7 +67,7 @@ impl TestPostgres {
     /// When that does not happen.
     pub async fn has_told(&self, standby: &TestPostgres) -> Result<(), ServerError> {
         let written = self.sql("SELECT pg_current_wal_insert_lsn()").await;
-        let written = written.map_err(|e| self.instance.io("asking", e))?;
+        let written = written.map_err(|e| self.running.instance.io("asking", e))?;
         let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
         eventually(SERVER, "the writes at the standby", PATIENCE, || async {
             match standby.sql(&replayed).await?.as_str() {
@@ -81,7 +87,7 @@ impl TestPostgres {
             self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'").await?;
             self.sql("SELECT pg_reload_conf()").await.map(drop)
         };
-        set().await.map_err(|e| self.instance.io("configuring", e))?;
+        set().await.map_err(|e| self.running.instance.io("configuring", e))?;
         eventually(SERVER, "a synchronous standby", PATIENCE, || async {
             match self.sql("SELECT string_agg(sync_state, ',') FROM pg_stat_replication").await? {
                 states if states == "sync" => Ok(()),
@@ -103,7 +109,7 @@ impl TestPostgres {
                 _ => Err(io::Error::other("it was not promoted within 60 s")),
             }
         };
-        promoted.await.map_err(|e| self.instance.io("promoting", e))
+        promoted.await.map_err(|e| self.running.instance.io("promoting", e))
     }
 
     /// Whether it is a standby.

@@ -12,6 +12,9 @@ use super::TestPostgres;
 /// The time of the tables: microseconds of the server's clock.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
+/// The SQLSTATE of a query for a table that is not there, or in no schema.
+const NO_TABLE: &str = "42P01";
+
 /// The SQLSTATE of a step that the server ended because it and another one waited for one another.
 const DEADLOCK: &str = "40P01";
 
@@ -37,12 +40,26 @@ impl PostgresTables<'_> {
     /// # Errors
     /// When the server cannot be asked.
     pub async fn claims(&self, prefix: &str) -> io::Result<Vec<String>> {
-        let schema = self.schema;
-        if !self.has_tables().await? {
-            return Ok(Vec::new());
-        }
-        let is_under = is_under(prefix);
-        self.rows(&format!(
+        self.rows(&self.query_of_claims(prefix)).await
+    }
+
+    /// The cells under `prefix` whose time has not ended.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn cells(&self, prefix: &str) -> io::Result<Vec<String>> {
+        self.rows(&self.query_of_cells(prefix)).await
+    }
+
+    /// All [`claims`](Self::claims) and [`cells`](Self::cells), in one session of the server.
+    pub(crate) async fn leftovers(&self) -> io::Result<Vec<String>> {
+        let (claims, cells) = (self.query_of_claims(""), self.query_of_cells(""));
+        self.rows(&format!("{claims} UNION ALL {cells}")).await
+    }
+
+    fn query_of_claims(&self, prefix: &str) -> String {
+        let (schema, is_under) = (self.schema, is_under(prefix));
+        format!(
             "SELECT format('a claim on %s, state %s, of %s', encode(key, 'escape'), state, owner)
              FROM {schema}.claims c WHERE {is_under}
                AND NOT EXISTS (SELECT FROM {schema}.locks l WHERE l.key = c.key AND l.owner = c.owner)
@@ -56,25 +73,16 @@ impl PostgresTables<'_> {
              SELECT format('the lock %s, with a crowd that is not there', encode(key, 'escape'))
              FROM {schema}.locks l WHERE {is_under} AND (crowd OR grp IS NOT NULL)
                AND NOT EXISTS (SELECT FROM {schema}.claims c WHERE c.key = l.key)"
-        ))
-        .await
+        )
     }
 
-    /// The cells under `prefix` whose time has not ended.
-    ///
-    /// # Errors
-    /// When the server cannot be asked.
-    pub async fn cells(&self, prefix: &str) -> io::Result<Vec<String>> {
-        let schema = self.schema;
-        if !self.has_tables().await? {
-            return Ok(Vec::new());
-        }
-        self.rows(&format!(
-            "SELECT format('the cell %s', encode(key, 'escape')) FROM {schema}.cells
+    fn query_of_cells(&self, prefix: &str) -> String {
+        format!(
+            "SELECT format('the cell %s', encode(key, 'escape')) FROM {}.cells
              WHERE {} AND (until IS NULL OR until > {NOW})",
+            self.schema,
             is_under(prefix)
-        ))
-        .await
+        )
     }
 
     /// Whether the lock of this key has a holder.
@@ -83,9 +91,6 @@ impl PostgresTables<'_> {
     /// When the server cannot be asked.
     pub async fn is_locked(&self, key: &str) -> io::Result<bool> {
         let schema = self.schema;
-        if !self.has_tables().await? {
-            return Ok(false);
-        }
         let key = bytes(key);
         let held = format!(
             "SELECT EXISTS (SELECT FROM {schema}.locks
@@ -93,7 +98,7 @@ impl PostgresTables<'_> {
                OR EXISTS (SELECT FROM {schema}.claims
                  WHERE key = {key} AND state IN ('g', 'h') AND until > {NOW})"
         );
-        Ok(self.server.sql(&held).await? == "t")
+        Ok(self.rows(&held).await? == ["t"])
     }
 
     /// Ends the holds of the lock of this key without a word to their clients, as the end of their leases
@@ -151,7 +156,8 @@ impl PostgresTables<'_> {
     /// When the server cannot be asked.
     pub async fn hold_writes_back(&self, during: Duration) -> io::Result<()> {
         let schema = self.schema;
-        if !self.has_tables().await? {
+        let tables = self.server.sql(&format!("SELECT to_regclass('{schema}.locks')")).await?;
+        if tables.is_empty() {
             tokio::time::sleep(during).await;
             return Ok(());
         }
@@ -164,13 +170,12 @@ impl PostgresTables<'_> {
         self.server.sql_within(&statements, during + BEGINS_WITHIN).await.map(drop)
     }
 
-    async fn has_tables(&self) -> io::Result<bool> {
-        let found = format!("SELECT to_regclass('{}.cells')", self.schema);
-        Ok(!self.server.sql(&found).await?.is_empty())
-    }
-
+    /// None where the tables are not made yet.
     async fn rows(&self, query: &str) -> io::Result<Vec<String>> {
-        Ok(self.server.sql(query).await?.lines().map(str::to_owned).collect())
+        match self.server.sql(query).await {
+            Err(error) if error.to_string().starts_with(NO_TABLE) => Ok(Vec::new()),
+            rows => Ok(rows?.lines().map(str::to_owned).collect()),
+        }
     }
 }
 

@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 
-use super::{ADMIN, PASSWORD, REPLICATOR, USER};
+use super::{ADMIN, REPLICATOR, USER};
 use crate::servers::process::Watchdog;
 use crate::servers::unprivileged::{make_home, run};
+
+/// Of the [password](super::PASSWORD), by one iteration: a client repeats as many at each login, usually 4,096.
+const VERIFIER: &str = "SCRAM-SHA-256$1:ZmVuY2Vsb2NrLXRlc3RzIQ==\
+    $K8BHhf4E3u9uYaxN+KE2UldK205r7hbxXBZND0SCUAs=:Qn98FOx8p5rzKIqzQjRz3dJbx8IsUDtz5wOH54OtNHs=";
 
 /// A directory to copy from.
 struct Template {
@@ -19,22 +23,21 @@ struct Template {
     _watchdog: Watchdog,
 }
 
-/// By the directory of the programs, and the arguments of `initdb`.
-type Templates = HashMap<(PathBuf, Vec<OsString>), Template>;
+/// By the directory of the programs.
+type Templates = HashMap<PathBuf, Template>;
 
 /// Puts the data of a fresh server, made by these programs, into the directory `data`. Blocks.
-pub(super) fn copy_to(data: &Path, programs: &Path, args: &[OsString]) -> io::Result<()> {
+pub(super) fn copy_to(data: &Path, programs: &Path) -> io::Result<()> {
     static TEMPLATES: Mutex<Option<Templates>> = Mutex::new(None);
     // Locked while it is made: the others need it too.
     let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
     let templates = templates.get_or_insert_default();
-    let key = (programs.to_owned(), args.to_owned());
-    let from = match templates.get(&key) {
+    let from = match templates.get(programs) {
         Some(template) => template.data.clone(),
         None => {
-            let template = make(programs, args)?;
+            let template = make(programs)?;
             let data = template.data.clone();
-            templates.insert(key, template);
+            templates.insert(programs.to_owned(), template);
             data
         }
     };
@@ -44,10 +47,10 @@ pub(super) fn copy_to(data: &Path, programs: &Path, args: &[OsString]) -> io::Re
     run("cp", how.iter().cloned().chain([from.into(), data.into()]), |_| {})
 }
 
-fn make(programs: &Path, args: &[OsString]) -> io::Result<Template> {
+fn make(programs: &Path) -> io::Result<Template> {
     let directory = tempfile::Builder::new().prefix("fencelock-postgresql-template-").tempdir()?;
     let data = make_home(directory.path())?.join("data");
-    initialise(&data, programs, args)?;
+    initialise(&data, programs)?;
     let watchdog = Watchdog::that_deletes(directory.path())?;
     // From here on the watchdog deletes it.
     let _ = directory.keep();
@@ -55,18 +58,13 @@ fn make(programs: &Path, args: &[OsString]) -> io::Result<Template> {
 }
 
 /// Makes the data of a fresh server, with the roles that all of these servers have. Blocks.
-pub(in crate::servers) fn initialise(
-    data: &Path,
-    programs: &Path,
-    args: &[OsString],
-) -> io::Result<()> {
+pub(in crate::servers) fn initialise(data: &Path, programs: &Path) -> io::Result<()> {
     let usual = ["-U", ADMIN, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"];
     let usual = usual.into_iter().map(OsString::from).chain([data.into()]);
-    // The last one of two counts.
-    run(programs.join("initdb"), usual.chain(args.iter().cloned()), |_| {})?;
+    run(programs.join("initdb"), usual, |_| {})?;
     let roles = format!(
-        "CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\n\
-         CREATE ROLE {REPLICATOR} LOGIN REPLICATION PASSWORD '{PASSWORD}';\n\
+        "CREATE ROLE {USER} LOGIN PASSWORD '{VERIFIER}';\n\
+         CREATE ROLE {REPLICATOR} LOGIN REPLICATION PASSWORD '{VERIFIER}';\n\
          ALTER DATABASE postgres OWNER TO {USER};\n"
     );
     // A server for one user, the administrator, on its standard input.
