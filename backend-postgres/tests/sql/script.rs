@@ -10,7 +10,7 @@ use super::session::text_of;
 #[test]
 fn the_script_can_be_run_again() {
     runtime().block_on(async {
-        let server = fast().start().await.unwrap();
+        let server = fast().shared().await.unwrap();
         let client = connected(&config(&server)).await;
         let script = schema::script("fencelock");
         client.batch_execute(&script).await.unwrap();
@@ -43,7 +43,7 @@ fn the_script_can_be_run_again() {
 #[test]
 fn the_script_blocks_no_step_while_its_transaction_is_open() {
     runtime().block_on(async {
-        let server = fast().start().await.unwrap();
+        let server = fast().shared().await.unwrap();
         let (migration, client) =
             (connected(&config(&server)).await, connected(&config(&server)).await);
         let script = schema::script("fencelock");
@@ -74,7 +74,7 @@ fn the_script_blocks_no_step_while_its_transaction_is_open() {
 fn two_programs_create_the_schema_at_once() {
     const ROUNDS: usize = 5;
     runtime().block_on(async {
-        let server = fast().start().await.unwrap();
+        let server = fast().shared().await.unwrap();
         let (first, second) =
             (connected(&config(&server)).await, connected(&config(&server)).await);
         let sql = format!("BEGIN; {}; COMMIT", schema::script("fencelock"));
@@ -92,7 +92,7 @@ fn two_programs_create_the_schema_at_once() {
 #[test]
 fn the_script_refuses_a_snapshot_from_before_its_wait() {
     runtime().block_on(async {
-        let server = fast().start().await.unwrap();
+        let server = fast().shared().await.unwrap();
         let client = connected(&config(&server)).await;
         let script = schema::script("fencelock");
         for level in ["REPEATABLE READ", "SERIALIZABLE"] {
@@ -109,7 +109,7 @@ fn the_script_refuses_a_snapshot_from_before_its_wait() {
 #[test]
 fn the_script_refuses_to_run_statement_by_statement() {
     runtime().block_on(async {
-        let server = fast().start().await.unwrap();
+        let server = fast().shared().await.unwrap();
         let client = connected(&config(&server)).await;
         let script = schema::script("fencelock");
         let (first, rest) = script.split_once(", true);\n").unwrap();
@@ -138,7 +138,7 @@ fn any_name_is_a_schema() {
       SET escape_string_warning = on; SET backslash_quote = on; SET row_security = off;
       SET DateStyle = 'German, DMY'; SET IntervalStyle = 'sql_standard'";
     runtime().block_on(async {
-        let server = fast().start().await.unwrap();
+        let server = fast().shared().await.unwrap();
         let client = connected(&config(&server)).await;
         for (n, name) in names.into_iter().enumerate() {
             if n % 2 == 1 {
@@ -174,7 +174,7 @@ fn any_name_is_a_schema() {
 #[test]
 fn a_newer_schema_is_left_as_it_is_and_an_older_one_completed() {
     runtime().block_on(async {
-        let server = fast().start().await.unwrap();
+        let server = fast().shared().await.unwrap();
         let client = connected(&config(&server)).await;
         let script = schema::script("fencelock");
         client.batch_execute(&script).await.unwrap();
@@ -205,7 +205,7 @@ fn a_newer_schema_is_left_as_it_is_and_an_older_one_completed() {
 #[test]
 fn a_session_that_may_only_read_is_refused_by_its_code() {
     runtime().block_on(async {
-        let server = fast().start().await.unwrap();
+        let server = fast().shared().await.unwrap();
         let client = connected(&config(&server)).await;
         client.batch_execute(&schema::script("fencelock")).await.unwrap();
         let attempt = "SELECT fencelock.attempt_1(

@@ -1,9 +1,6 @@
 //! The testkit's servers, as these tests use them.
 
-use std::time::Duration;
-
 use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
-use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Config, NoTls};
 
 /// Without what keeps data over a failure of the machine, and what cleans up in the background.
@@ -15,26 +12,6 @@ pub(crate) fn fast() -> PostgresOptions {
 /// How the role of clients connects, which owns the database, and may create the schema.
 pub(crate) fn config(server: &TestPostgres) -> Config {
     server.url().parse().unwrap()
-}
-
-/// Another database of that role. `options` are those of CREATE DATABASE, after the name.
-/// Notifications stay in their database.
-pub(crate) fn new_database(
-    runtime: &Runtime,
-    server: &TestPostgres,
-    name: &str,
-    options: &str,
-    settings: &str,
-) -> Config {
-    const LIMIT: Duration = Duration::from_secs(60);
-    runtime.block_on(async {
-        let create = format!("CREATE DATABASE {name} OWNER fencelock {options}");
-        server.sql_within(&create, LIMIT).await.unwrap();
-        server.sql(settings).await.unwrap();
-    });
-    let mut config = config(server);
-    config.dbname(name);
-    config
 }
 
 pub(crate) async fn connected(config: &Config) -> Client {

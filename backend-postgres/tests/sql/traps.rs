@@ -54,8 +54,10 @@ fn holder(bench: &Bench) -> Result<Option<Uuid>, String> {
 
 /// Whether the open transaction, which is rolled back, notifies: only one that does not can be prepared.
 fn notifies(bench: &Bench) -> Result<bool, String> {
-    match bench.main.run("PREPARE TRANSACTION 'trap'") {
-        Ok(()) => bench.main.run("ROLLBACK PREPARED 'trap'").map(|()| false),
+    // Its name is the whole server's.
+    let name = bench.main_pid;
+    match bench.main.run(&format!("PREPARE TRANSACTION '{name}'")) {
+        Ok(()) => bench.main.run(&format!("ROLLBACK PREPARED '{name}'")).map(|()| false),
         Err(error) if error.contains("NOTIFY") => Ok(true),
         Err(error) => Err(error),
     }

@@ -6,9 +6,6 @@ use crate::session::Session;
 pub(super) const TRAPS: &[Trap] = &[
     ("holders and waiters are shown in order, without their owners", shown),
     ("an eviction hands off, and notifies its victim", eviction),
-    ("an eviction of what is gone does nothing", eviction_of_nothing),
-    ("an evicted holder's transaction is not overtaken", eviction_of_the_guarded),
-    ("tidying removes what is idle for a day", tidy),
     ("tidying leaves what is in use", tidy_leaves),
     ("tidying waits for no step", tidy_skips),
     ("tidying reads a thousand rows at once", tidy_reads),
@@ -94,60 +91,8 @@ fn eviction(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn eviction_of_nothing(bench: &mut Bench) -> Verdict {
-    equal("without a lock", &evict(bench, "h1")?, &(0, vec![]))?;
-    bench.acquire(&Claim::exclusive(1).tokens(2))?;
-    bench.queue(&Claim::exclusive(2))?;
-    let last = format!("h{}", START + 1);
-    for id in ["", "h", "w", "x1", "h-1", "h1x", "h99999999999999999999", "w1", &last, "h1\nh2"] {
-        equal(&format!("of {id:?}"), &evict(bench, id)?, &(0, vec![]))?;
-    }
-    equal("those that are left", &ids(bench)?.len(), &2)
-}
-
-fn eviction_of_the_guarded(bench: &mut Bench) -> Verdict {
-    for victim in [Claim::exclusive(1), Claim::shared(1)] {
-        bench.reset();
-        let token = bench.acquire(&victim)?;
-        let next = Claim::exclusive(2);
-        bench.queue(&next)?;
-        bench.other.run("BEGIN")?;
-        bench.other.run(&check(&victim, token))?;
-        let id = format!("h{token}");
-        equal("the eviction", &evict(bench, &id)?.0, &1)?;
-        bench.queue(&next)?;
-        fails("FL001", &bench.main.run(&check(&victim, token)))?;
-        bench.other.run("COMMIT")?;
-        bench.acquire(&next)?;
-    }
-    Ok(())
-}
-
 fn tidied(bench: &Bench) -> Result<i32, String> {
     Ok(bench.main.query("SELECT removed FROM tidy_1('', '')", &[])?[0].get(0))
-}
-
-fn tidy(bench: &mut Bench) -> Verdict {
-    let of = |n, key: &[u8]| Claim::exclusive(n).key(key).ttl(SECOND);
-    // Released; never released; of a dead reader; with dead waiters; a cell that ended.
-    bench.acquire(&of(1, b"a"))?;
-    bench.release(&of(1, b"a"))?;
-    bench.acquire(&of(1, b"b"))?;
-    bench.acquire(&Claim::shared(2).key(b"c"))?;
-    bench.acquire(&of(3, b"d"))?;
-    bench.queue(&of(4, b"d"))?;
-    bench.look(&of(4, b"d"), &[])?;
-    bench.main.run("SELECT swap_cell_1('cell', NULL, gen_random_uuid(), '', 1000000)")?;
-    bench.advance(DAY - SECOND);
-    equal("the cell, before a day", &tidied(bench)?, &1)?;
-    bench.advance(SECOND + 1);
-    equal("the locks", &tidied(bench)?, &4)?;
-    bench.advance(4 * SECOND);
-    equal("the process", &tidied(bench)?, &1)?;
-    equal("a second time", &tidied(bench)?, &0)?;
-    let state = bench.state()?;
-    equal("what is left", &(state.locks.len(), state.deadlines.len()), &(0, 0))?;
-    ensure(bench.acquire(&of(5, b"a"))? > START, || "the token fell".into())
 }
 
 fn tidy_leaves(bench: &mut Bench) -> Verdict {

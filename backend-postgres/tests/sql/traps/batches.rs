@@ -3,7 +3,6 @@
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a batch replies to each step, in its place", replies),
     ("steps of one lock are in the order given", order),
     ("a batch waits for no other step", impatient),
     ("a batch waits for no renewal, and keeps no busy row", busy),
@@ -11,7 +10,6 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a batch's grant does not wait for, nor pass, a guarded transaction", guarded),
     ("a renewal of several locks does not wait", impatient_renewal),
     ("a batch's release does not wait for a renewal of a reader", renewal),
-    ("a patient attempt waits", patient),
     ("a batch takes keys in order", sorted),
     ("a renewal takes keys in order", sorted_renewal),
 ];
@@ -23,22 +21,6 @@ fn attempt(claim: &Claim) -> Step {
 fn batch(bench: &mut Bench, steps: &[Step]) -> Result<Vec<i64>, String> {
     let (reply, ..) = bench.call(&Call::Batch(steps.to_vec()))?;
     Ok(reply.steps)
-}
-
-fn replies(bench: &mut Bench) -> Verdict {
-    let of = |n, key: &[u8]| Claim::exclusive(n).key(key);
-    bench.acquire(&of(1, b"b"))?;
-    bench.acquire(&of(2, b"c"))?;
-    let try_c = Step::Attempt { claim: of(6, b"c"), queue: false };
-    let steps = [
-        attempt(&of(5, b"d")),
-        attempt(&of(3, b"c")),
-        Step::Release(of(1, b"b")),
-        try_c,
-        Step::Release(of(9, b"a")),
-        attempt(&Claim::shared(4).key(b"a").tokens(3)),
-    ];
-    equal("the replies", &batch(bench, &steps)?, &vec![START, -1000, 1, 0, 0, START])
 }
 
 fn order(bench: &mut Bench) -> Verdict {
@@ -191,17 +173,6 @@ fn renewal(bench: &mut Bench) -> Verdict {
     bench.other.run(&check(&reader, token))?;
     equal("during a guarded transaction", &batch(bench, &steps)?, &vec![1])?;
     bench.other.run("COMMIT")
-}
-
-fn patient(bench: &mut Bench) -> Verdict {
-    bench.acquire(&Claim::exclusive(1))?;
-    bench.other.run("BEGIN; SELECT FROM locks FOR NO KEY UPDATE")?;
-    let waiter = Claim::exclusive(2);
-    let waits = bench.main.start(&attempt_in_sql(&waiter));
-    bench.until_it_waits(bench.main_pid)?;
-    bench.other.run("COMMIT")?;
-    bench.main.join(waits)?;
-    ensure(bench.state()?.lock(b"lock").waits(waiter.owner), || "not in the queue".into())
 }
 
 fn sorted(bench: &mut Bench) -> Verdict {

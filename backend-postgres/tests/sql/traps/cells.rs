@@ -3,12 +3,9 @@
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a cell is swapped by its stamp", by_stamp),
     ("a repeated swap is found again", repeated),
     ("a cell's time ends", expiry),
-    ("a cell is removed", removal),
     ("a swap, which waits for the disk, notifies no client", silence),
-    ("two clients make a cell at once", at_once),
 ];
 
 fn swap(
@@ -30,18 +27,6 @@ fn read(bench: &Bench) -> Result<Option<(u128, Vec<u8>)>, String> {
     let rows =
         bench.main.query("SELECT stamp, content FROM read_cell_1($1)", &[&b"cell".as_slice()])?;
     Ok(rows.first().map(|row| (row.get::<_, Uuid>(0).as_u128(), row.get(1))))
-}
-
-fn by_stamp(bench: &mut Bench) -> Verdict {
-    let content: Vec<u8> = (0..=255).collect();
-    equal("no cell", &read(bench)?, &None)?;
-    equal("a swap of none", &swap(bench, Some(1), Some(2), b"", 0)?, &false)?;
-    equal("the first", &swap(bench, None, Some(1), &content, 0)?, &true)?;
-    equal("the cell", &read(bench)?, &Some((1, content.clone())))?;
-    equal("another first", &swap(bench, None, Some(2), b"", 0)?, &false)?;
-    equal("of another stamp", &swap(bench, Some(3), Some(2), &content, 0)?, &false)?;
-    equal("of its stamp", &swap(bench, Some(1), Some(2), b"", 0)?, &true)?;
-    equal("the cell afterwards", &read(bench)?, &Some((2, vec![])))
 }
 
 fn repeated(bench: &mut Bench) -> Verdict {
@@ -71,17 +56,6 @@ fn expiry(bench: &mut Bench) -> Verdict {
     ensure(read(bench)?.is_some(), || "the old end was kept".into())
 }
 
-fn removal(bench: &mut Bench) -> Verdict {
-    equal("of none, expecting none", &swap(bench, None, None, b"", 0)?, &true)?;
-    equal("of none, expecting one", &swap(bench, Some(1), None, b"", 0)?, &false)?;
-    swap(bench, None, Some(1), b"a", 0)?;
-    equal("of one, expecting none", &swap(bench, None, None, b"", 0)?, &false)?;
-    equal("of another stamp", &swap(bench, Some(2), None, b"", 0)?, &false)?;
-    equal("of its stamp", &swap(bench, Some(1), None, b"", 0)?, &true)?;
-    equal("the cell", &read(bench)?, &None)?;
-    equal("repeated", &swap(bench, Some(1), None, b"", 0)?, &false)
-}
-
 fn silence(bench: &mut Bench) -> Verdict {
     for (from, to) in [(None, Some(1)), (Some(1), Some(2)), (Some(2), None)] {
         bench.main.run("BEGIN")?;
@@ -89,20 +63,6 @@ fn silence(bench: &mut Bench) -> Verdict {
         equal("a swap", &notifies(bench)?, &false)?;
         equal("the swap", &swapped?, &true)?;
         swap(bench, from, to, b"", 0)?;
-    }
-    Ok(())
-}
-
-fn at_once(bench: &mut Bench) -> Verdict {
-    let sql = |to| format!("SELECT swap_cell_1('cell', NULL, '{}', 'x', 0)", Uuid::from_u128(to));
-    for (end, expected) in [("COMMIT", 1), ("ROLLBACK", 2)] {
-        bench.reset();
-        bench.other.run(&format!("BEGIN; {}", sql(1)))?;
-        let waits = bench.main.start(&sql(2));
-        bench.until_it_waits(bench.main_pid)?;
-        bench.other.run(end)?;
-        bench.main.join(waits)?;
-        equal("the cell", &read(bench)?, &Some((expected, b"x".to_vec())))?;
     }
     Ok(())
 }

@@ -1,60 +1,19 @@
 //! Transactions of users that check a token.
 
 use super::*;
-use crate::session::Session;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("no grant during a guarded transaction, though the lease ended", lease_ends),
-    ("no hand-off during a guarded transaction", hand_off),
     ("a release waits for no guarded transaction", release),
-    ("a reader's guarded transaction keeps writers out", reader),
-    ("a permit is counted until its guarded transaction ends", permit),
-    ("a renewal goes on during a guarded transaction", renewal),
-    ("a transaction under way keeps readers out after a downgrade", downgrade),
     ("a stale token is FL001", stale),
-    ("reserved tokens are checked, and no others", reserved),
     ("a local successor's transaction waits for its predecessor's", turns),
     (
         "a check passes over no grant, though a guarded transaction ended within its step",
         overlapped,
     ),
-    ("a holder that is over does not check while others wait", overtime),
     ("an older snapshot does not see what was granted since", old_snapshot),
-    ("a silent client's transaction is ended", silent_client),
     ("only a longer limit on silence is changed", idle_limits),
     ("a fence rises", fence),
 ];
-
-fn lease_ends(bench: &mut Bench) -> Verdict {
-    for next in [Claim::exclusive(2), Claim::shared(2), Claim::permits(2, 1, 1)] {
-        bench.reset();
-        let first = Claim::exclusive(1).ttl(SECOND);
-        let token = bench.acquire(&first)?;
-        bench.other.run("BEGIN")?;
-        bench.other.run(&check(&first, token))?;
-        bench.advance(2 * SECOND);
-        equal("a try", &bench.try_once(&next)?, &0)?;
-        equal("the attempt", &bench.attempt(&next)?, &-20)?;
-        equal("the look", &bench.look(&next, &[])?, &vec![(next.owner, 20)])?;
-        bench.other.run("COMMIT")?;
-        equal("the look afterwards", &bench.look(&next, &[])?, &vec![(next.owner, 0)])?;
-        bench.acquire(&next)?;
-    }
-    Ok(())
-}
-
-fn hand_off(bench: &mut Bench) -> Verdict {
-    let (first, second) = (Claim::exclusive(1), Claim::exclusive(2));
-    let token = bench.acquire(&first)?;
-    bench.queue(&second)?;
-    bench.other.run("BEGIN")?;
-    bench.other.run(&check(&first, token))?;
-    equal("the release", &bench.release(&first)?, &1)?;
-    equal("the holder", &holder(bench)?, &None)?;
-    fails("FL001", &bench.main.run(&check(&first, token)))?;
-    bench.other.run("COMMIT")?;
-    equal("the look", &bench.look(&second, &[])?, &vec![(second.owner, 0)])
-}
 
 fn release(bench: &mut Bench) -> Verdict {
     for claim in [Claim::exclusive(1), Claim::shared(1), Claim::permits(1, 1, 1)] {
@@ -75,55 +34,6 @@ fn release(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn reader(bench: &mut Bench) -> Verdict {
-    let (first, second) = (Claim::shared(1).ttl(SECOND), Claim::exclusive(2));
-    let token = bench.acquire(&first)?;
-    bench.queue(&second)?;
-    bench.other.run("BEGIN")?;
-    bench.other.run(&check(&first, token))?;
-    bench.advance(2 * SECOND);
-    equal("the look", &bench.look(&second, &[])?, &vec![(second.owner, 20)])?;
-    bench.other.run("COMMIT")?;
-    equal("the look afterwards", &bench.look(&second, &[])?, &vec![(second.owner, 0)])
-}
-
-fn permit(bench: &mut Bench) -> Verdict {
-    let (first, second) = (Claim::permits(1, 2, 3).ttl(SECOND), Claim::permits(2, 2, 3));
-    let token = bench.acquire(&first)?;
-    bench.other.run("BEGIN")?;
-    bench.other.run(&check(&first, token))?;
-    bench.advance(2 * SECOND);
-    equal("two more of 3", &bench.try_once(&second)?, &0)?;
-    bench.acquire(&Claim::permits(3, 1, 3))?;
-    bench.other.run("COMMIT")?;
-    bench.acquire(&second).map(drop)
-}
-
-fn renewal(bench: &mut Bench) -> Verdict {
-    for claim in [Claim::exclusive(1), Claim::shared(1)] {
-        bench.reset();
-        let token = bench.acquire(&claim)?;
-        bench.other.run("BEGIN")?;
-        bench.other.run(&check(&claim, token))?;
-        ensure(bench.renews(&claim)?, || "not renewed".into())?;
-        equal("the attempt, repeated", &bench.acquire(&claim)?, &token)?;
-        bench.other.run("COMMIT")?;
-    }
-    Ok(())
-}
-
-fn downgrade(bench: &mut Bench) -> Verdict {
-    let (writer, reader) = (Claim::exclusive(1), Claim::shared(2));
-    let token = bench.acquire(&writer)?;
-    bench.queue(&reader)?;
-    bench.other.run("BEGIN")?;
-    bench.other.run(&check(&writer, token))?;
-    equal("the downgrade", &bench.number(&Call::Downgrade(writer, LONG))?, &1)?;
-    bench.queue(&reader)?;
-    bench.other.run("COMMIT")?;
-    bench.acquire(&reader).map(drop)
-}
-
 fn stale(bench: &mut Bench) -> Verdict {
     for claim in [Claim::exclusive(1), Claim::shared(1)] {
         bench.reset();
@@ -136,19 +46,6 @@ fn stale(bench: &mut Bench) -> Verdict {
         fails("FL001", &bench.main.run(&check(&claim, token)))?;
         bench.main.run(&check(&claim, next))?;
         fails("FL001", &bench.main.run("SELECT check_token('lock', NULL, 1000)"))?;
-    }
-    Ok(())
-}
-
-fn reserved(bench: &mut Bench) -> Verdict {
-    for claim in [Claim::exclusive(1).tokens(3), Claim::shared(1).tokens(3)] {
-        bench.reset();
-        let token = bench.acquire(&claim)?;
-        for used in token..token + 3 {
-            bench.main.run(&check(&claim, used))?;
-        }
-        fails("FL001", &bench.main.run(&check(&claim, token - 1)))?;
-        fails("FL001", &bench.main.run(&check(&claim, token + 3)))?;
     }
     Ok(())
 }
@@ -212,22 +109,6 @@ fn overlapped(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn overtime(bench: &mut Bench) -> Verdict {
-    for holder in [Claim::exclusive(1).ttl(SECOND), Claim::shared(1).ttl(SECOND)] {
-        bench.reset();
-        let token = bench.acquire(&holder)?;
-        bench.advance(2 * SECOND);
-        bench.main.run(&check(&holder, token))?;
-        bench.other.run("BEGIN")?;
-        bench.other.run(&check(&holder, token))?;
-        bench.queue(&Claim::exclusive(2))?;
-        fails("FL001", &bench.main.run(&check(&holder, token)))?;
-        bench.other.run("COMMIT")?;
-        bench.acquire(&Claim::exclusive(2))?;
-    }
-    Ok(())
-}
-
 fn old_snapshot(bench: &mut Bench) -> Verdict {
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {
         for (first, next) in
@@ -270,25 +151,6 @@ fn old_snapshot(bench: &mut Bench) -> Verdict {
         }
     }
     Ok(())
-}
-
-fn silent_client(bench: &mut Bench) -> Verdict {
-    let (first, second) = (Claim::exclusive(1).ttl(SECOND), Claim::exclusive(2));
-    let token = bench.acquire(&first)?;
-    let user = Session::new(bench.runtime.handle(), &bench.config);
-    let start = std::time::Instant::now();
-    user.run(&format!(
-        "SET search_path = fencelock; BEGIN; SELECT check_token('lock', {token}, 150)"
-    ))?;
-    bench.advance(2 * SECOND);
-    bench.queue(&second)?;
-    while bench.attempt(&second)? < 0 {
-        ensure(start.elapsed().as_secs() < 10, || "the transaction stays open".into())?;
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    let silence = start.elapsed().as_millis();
-    ensure(silence >= 150, || format!("ended after {silence} ms"))?;
-    ensure(user.run("COMMIT").is_err(), || "the client may commit".into())
 }
 
 fn idle_limits(bench: &mut Bench) -> Verdict {

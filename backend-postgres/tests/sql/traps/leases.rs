@@ -3,48 +3,14 @@
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a token is the time, and one more than the last when the clock fell", token_of_a_clock),
-    ("a token rises though the row was lost", token_without_its_row),
     ("tokens are reserved at the grant, and found again", reserved),
     ("the time does not stand in a transaction", time_in_a_transaction),
     ("the time is read after a wait for the row", time_after_a_wait),
     ("a renewal does not revive what ended while it waited", renewal_after_a_wait),
-    ("a repeated attempt extends, with its token", repeated),
-    ("a renewal never revives", revival),
-    ("a fixed lease is only asked for", fixed),
-    ("a lease of months does not overflow", months),
     ("a release frees no other claim", foreign_release),
-    ("a repeated release finds nothing", repeated_release),
     ("a busy attempt writes nothing", busy_writes_nothing),
     ("a try finds its own hold, and no ended one", try_at_readers),
 ];
-
-fn token_of_a_clock(bench: &mut Bench) -> Verdict {
-    let (first, second) = (Claim::exclusive(1), Claim::exclusive(2));
-    equal("the first token", &bench.acquire(&first)?, &START)?;
-    bench.release(&first)?;
-    bench.advance(-3600 * SECOND);
-    equal("the second token", &bench.acquire(&second)?, &(START + 1))?;
-    bench.release(&second)?;
-    let reader = Claim::shared(3);
-    equal("a reader's token", &bench.acquire(&reader)?, &(START + 2))?;
-    bench.queue(&Claim::exclusive(4))?;
-    bench.release(&reader)?;
-    equal("a token handed off", &bench.acquire(&Claim::exclusive(4))?, &(START + 3))
-}
-
-fn token_without_its_row(bench: &mut Bench) -> Verdict {
-    let all = [Claim::exclusive(1), Claim::shared(2), Claim::exclusive(3)];
-    let mut last = 0;
-    for claim in all {
-        let token = bench.acquire(&claim)?;
-        ensure(token > last, || format!("{token} after {last}"))?;
-        last = token;
-        bench.main.run("TRUNCATE locks, claims")?;
-        bench.advance(1);
-    }
-    Ok(())
-}
 
 fn reserved(bench: &mut Bench) -> Verdict {
     let first = Claim::exclusive(1).tokens(64);
@@ -122,64 +88,6 @@ fn renewal_after_a_wait(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn repeated(bench: &mut Bench) -> Verdict {
-    for claim in [Claim::exclusive(1), Claim::shared(2), Claim::permits(3, 1, 2)] {
-        bench.reset();
-        let token = bench.acquire(&claim)?;
-        bench.advance(SECOND);
-        equal("the token", &bench.acquire(&claim)?, &token)?;
-        equal("the token of a try", &bench.try_once(&claim)?, &token)?;
-        let grant = bench.state()?.lock(b"lock").grant(claim.owner);
-        let until = grant.map(|grant| grant.until);
-        equal("the end", &until, &Some(START + SECOND + LONG))?;
-    }
-    Ok(())
-}
-
-fn revival(bench: &mut Bench) -> Verdict {
-    for claim in [Claim::exclusive(1), Claim::shared(2), Claim::permits(3, 1, 2)] {
-        bench.reset();
-        let claim = claim.ttl(SECOND);
-        bench.acquire(&claim)?;
-        bench.advance(SECOND - 1);
-        ensure(bench.renews(&claim)?, || "not renewed in time".into())?;
-        bench.advance(LONG);
-        ensure(!bench.renews(&claim)?, || "revived".into())?;
-        let until = bench.state()?.lock(b"lock").grant(claim.owner).map(|grant| grant.until);
-        equal("the end", &until, &Some(bench.now()))?;
-        bench.acquire(&Claim::exclusive(4))?;
-        ensure(!bench.renews(&claim)?, || "renewed, though another holds".into())?;
-    }
-    Ok(())
-}
-
-fn fixed(bench: &mut Bench) -> Verdict {
-    for claim in [Claim::exclusive(1), Claim::shared(2)] {
-        bench.reset();
-        bench.acquire(&claim)?;
-        let before = bench.state()?;
-        bench.advance(SECOND);
-        let ask = Call::Renew(vec![claim.clone()], 0);
-        let (reply, _, after) = bench.call(&ask)?;
-        equal("those that hold", &reply.owners.len(), &1)?;
-        equal("the rows", &after.locks, &before.locks)?;
-        bench.advance(LONG);
-        equal("those that hold after the end", &bench.call(&ask)?.0.owners.len(), &0)?;
-    }
-    Ok(())
-}
-
-fn months(bench: &mut Bench) -> Verdict {
-    let ttl = 100 * 86_400 * SECOND;
-    for claim in [Claim::exclusive(1).ttl(ttl), Claim::shared(2).ttl(ttl)] {
-        bench.reset();
-        bench.acquire(&claim)?;
-        bench.advance(ttl - 1);
-        equal("the reply to another", &bench.try_once(&Claim::exclusive(3))?, &0)?;
-    }
-    Ok(())
-}
-
 fn foreign_release(bench: &mut Bench) -> Verdict {
     let (holder, stranger, waiter) =
         (Claim::exclusive(1), Claim::exclusive(2), Claim::exclusive(3));
@@ -199,19 +107,6 @@ fn foreign_release(bench: &mut Bench) -> Verdict {
         &0,
     )?;
     ensure(bench.state()?.lock(b"lock").waits(waiter.owner), || "the waiter is gone".into())
-}
-
-fn repeated_release(bench: &mut Bench) -> Verdict {
-    for claim in [Claim::exclusive(1), Claim::shared(2), Claim::permits(3, 1, 2)] {
-        bench.acquire(&claim)?;
-        equal("the first release", &bench.release(&claim)?, &1)?;
-        equal("the second release", &bench.release(&claim)?, &0)?;
-    }
-    bench.acquire(&Claim::exclusive(4))?;
-    let waiter = Claim::exclusive(5);
-    bench.queue(&waiter)?;
-    equal("the first release of a waiter", &bench.release(&waiter)?, &1)?;
-    equal("the second release of a waiter", &bench.release(&waiter)?, &0)
 }
 
 fn busy_writes_nothing(bench: &mut Bench) -> Verdict {

@@ -3,55 +3,11 @@
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("any bytes are a key", any_key),
-    ("a key that no index takes is refused", longest_key),
     ("a claim of nonsense is refused", nonsense),
     ("the largest numbers overflow nothing", largest),
-    ("a lease beyond the end of time is refused, and changes nothing", endless),
     ("nothing is done for a NULL", nulls),
-    ("empty arrays are empty batches", empty),
     ("arrays of different lengths are no steps", lengths),
 ];
-
-fn any_key(bench: &mut Bench) -> Verdict {
-    let all_bytes: Vec<u8> = (0..=255).chain(0..=255).collect();
-    for key in [
-        vec![],
-        vec![0],
-        vec![0, 0],
-        vec![255; 512],
-        all_bytes,
-        scrambled(2000),
-        b"'\\x00".to_vec(),
-    ] {
-        let (first, second) = (Claim::exclusive(1).key(&key), Claim::shared(2).key(&key));
-        let token = bench.acquire(&first)?;
-        bench.main.run(&check(&first, token))?;
-        fails("FL001", &bench.main.run(&check(&first, token + 1)))?;
-        bench.queue(&second)?;
-        let rows = bench.main.query("SELECT label FROM inspect_1($1)", &[&key])?;
-        equal("the label", &rows[0].get::<_, Vec<u8>>(0), &first.owner.as_bytes().to_vec())?;
-        equal("a release", &bench.release(&first)?, &1)?;
-        bench.acquire(&second)?;
-        equal("a release of a reader", &bench.release(&second)?, &1)?;
-    }
-    let state = bench.state()?;
-    equal("the locks", &state.locks.len(), &7)
-}
-
-/// Bytes that cannot be compressed, as Postgres does before it measures a key.
-fn scrambled(length: usize) -> Vec<u8> {
-    let next = |n: &u64| Some(n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
-    let numbers = std::iter::successors(Some(1), next);
-    numbers.map(|n| n.to_be_bytes()[0]).take(length).collect()
-}
-
-fn longest_key(bench: &mut Bench) -> Verdict {
-    for claim in [Claim::exclusive(1), Claim::shared(1)] {
-        fails("54000", &bench.attempt(&claim.key(&scrambled(3000))))?;
-    }
-    equal("the locks", &bench.state()?.locks.len(), &0)
-}
 
 fn nonsense(bench: &mut Bench) -> Verdict {
     let good = Claim::permits(1, 1, 1);
@@ -82,23 +38,6 @@ fn largest(bench: &mut Bench) -> Verdict {
     bench.acquire(&second)?;
     bench.release(&second)?;
     bench.acquire(&Claim::permits(3, 1, 1)).map(drop)
-}
-
-fn endless(bench: &mut Bench) -> Verdict {
-    let waiter = Claim::exclusive(9).key(b"waits");
-    for claim in [Claim::exclusive(1), Claim::shared(2)] {
-        fails("22003", &bench.attempt(&claim.clone().ttl(i64::MAX)))?;
-        bench.acquire(&claim)?;
-        let endless = bench.call(&Call::Renew(vec![claim.clone()], i64::MAX)).map(drop);
-        fails("22003", &endless)?;
-        ensure(bench.renews(&claim)?, || "not renewed".into())?;
-        bench.release(&claim)?;
-    }
-    bench.acquire(&Claim::exclusive(8).key(b"waits"))?;
-    fails("22003", &bench.attempt(&waiter.ttl(i64::MAX)))?;
-    let cell = "SELECT swap_cell_1('cell', NULL, gen_random_uuid(), '', 9223372036854775807)";
-    fails("22003", &bench.main.run(cell))?;
-    equal("those that wait", &bench.state()?.lock(b"waits").claims.len(), &0)
 }
 
 fn nulls(bench: &mut Bench) -> Verdict {
@@ -181,16 +120,6 @@ fn batch(arguments: [&str; 10]) -> String {
     ];
     let arrays = arguments.iter().zip(TYPES).map(|(of, kind)| format!("ARRAY[{of}]::{kind}[], "));
     format!("batch_1({}'p')", arrays.collect::<String>())
-}
-
-fn empty(bench: &mut Bench) -> Verdict {
-    let none = bench.main.query(
-        "SELECT 1 FROM batch_1('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', 'p')
-         UNION ALL SELECT 1 FROM renew_1('{}', '{}', '{}', true)
-         UNION ALL SELECT 1 FROM look_1('p', '{}', '{}')",
-        &[],
-    )?;
-    equal("the replies", &none.len(), &0)
 }
 
 fn lengths(bench: &mut Bench) -> Verdict {

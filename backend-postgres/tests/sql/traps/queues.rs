@@ -3,27 +3,12 @@
 use super::*;
 
 pub(super) const TRAPS: &[Trap] = &[
-    ("a hand-off waits at most two seconds for its confirmation", claim_ttl),
-    ("a hand-off that ended keeps its place", late_confirmation),
-    ("a late confirmation that no other claim has overtaken stands", late_and_alone),
     ("one that was late and whose process died is removed", late_and_dead),
-    ("one that was late and whose process lives keeps its place", late_and_living),
     ("one that was late is removed from an empty queue if its process died", late_alone_and_dead),
-    ("a place is kept though its process has never looked", late_before_the_first_look),
-    ("a process's silence of three seconds ends its places", silence),
     ("an attempt shows that its process lives", thawed),
     ("all waiters of a dead process are passed over at once", many_dead),
-    ("all dead processes are passed over at once", many_dead_processes),
-    ("a release notifies the next waiter, and no other", notified),
-    ("a waiter that reads its grant in the reply is not notified", not_notified),
-    ("leaving an unconfirmed hand-off hands off", leaving_a_grant),
-    ("a look reports what its notification did not", lost_notification),
-    ("a look reports a waiter that was passed over", passed_over),
-    ("a look reports a waiter that is missing", missing),
     ("the first waiter looks again when the holder ends", next_look),
     ("a look does not wait for another step", look_skips),
-    ("arrivals in the same us, or after a clock that fell, queue last", arrivals),
-    ("a newcomer does not overtake the queue", newcomer),
     ("a step with an old snapshot forgets no waiter", old_snapshot),
     ("a step with an old snapshot hands nothing off to a waiter that left", left_since),
     ("a hold changes nothing of its owner's place in another queue", elsewhere),
@@ -79,32 +64,6 @@ fn queued(bench: &mut Bench, claims: &[&Claim]) -> Verdict {
     claims.iter().try_for_each(|claim| bench.queue(claim))
 }
 
-fn claim_ttl(bench: &mut Bench) -> Verdict {
-    let all = [
-        Claim::exclusive(2),
-        Claim::exclusive(2).ttl(SECOND / 2),
-        Claim::shared(2),
-        Claim::permits(2, 2, 3),
-    ];
-    for (next, expected) in all.into_iter().zip([2 * SECOND, SECOND / 2, 2 * SECOND, 2 * SECOND]) {
-        bench.reset();
-        bench.acquire(&Claim::exclusive(1))?;
-        bench.queue(&next)?;
-        bench.release(&Claim::exclusive(1))?;
-        let end = |bench: &Bench| -> Result<_, String> {
-            Ok(bench
-                .state()?
-                .lock(b"lock")
-                .grant(next.owner)
-                .map(|grant| grant.until - bench.now()))
-        };
-        equal("the end before the confirmation", &end(bench)?, &Some(expected))?;
-        bench.acquire(&next)?;
-        equal("the end after it", &end(bench)?, &Some(next.ttl))?;
-    }
-    Ok(())
-}
-
 /// The second of five is late; the third holds.
 fn granted_late(bench: &mut Bench) -> Result<[Claim; 5], String> {
     let all = [1, 2, 3, 4, 5].map(Claim::exclusive);
@@ -118,28 +77,6 @@ fn granted_late(bench: &mut Bench) -> Result<[Claim; 5], String> {
     equal("the holder", &holder(bench)?, &Some(all[2].owner))?;
     bench.acquire(&all[2])?;
     Ok(all)
-}
-
-fn late_confirmation(bench: &mut Bench) -> Verdict {
-    let [_, late, third, fourth, _] = granted_late(bench)?;
-    bench.queue(&late)?;
-    bench.release(&third)?;
-    equal("the next holder", &holder(bench)?, &Some(late.owner))?;
-    bench.acquire(&late)?;
-    bench.release(&late)?;
-    bench.acquire(&fourth).map(drop)
-}
-
-fn late_and_alone(bench: &mut Bench) -> Verdict {
-    let (first, late) = (Claim::exclusive(1), Claim::exclusive(2));
-    bench.acquire(&first)?;
-    bench.queue(&late)?;
-    bench.advance(1);
-    bench.release(&first)?;
-    bench.advance(3 * SECOND);
-    bench.look(&first, &[])?;
-    equal("the token", &bench.acquire(&late)?, &(START + 1))?;
-    equal("the claims", &bench.state()?.lock(b"lock").claims.len(), &0)
 }
 
 /// The fourth of five is late too, while the process of the second is silent, or not.
@@ -169,10 +106,6 @@ fn late_and_dead(bench: &mut Bench) -> Verdict {
     late_again(bench, true)
 }
 
-fn late_and_living(bench: &mut Bench) -> Verdict {
-    late_again(bench, false)
-}
-
 /// As above, when the queue is empty.
 fn late_alone_and_dead(bench: &mut Bench) -> Verdict {
     for is_silent in [true, false] {
@@ -193,33 +126,6 @@ fn late_alone_and_dead(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn late_before_the_first_look(bench: &mut Bench) -> Verdict {
-    let (first, late) = (Claim::exclusive(1), Claim::exclusive(2).ttl(SECOND / 10));
-    bench.acquire(&first)?;
-    bench.queue(&late)?;
-    bench.release(&first)?;
-    bench.advance(SECOND / 10);
-    bench.acquire(&Claim::exclusive(3))?;
-    let found = bench.state()?.lock(b"lock").claim(late.owner).map(|claim| claim.state);
-    equal("the late one", &found, &Some('l'))
-}
-
-fn silence(bench: &mut Bench) -> Verdict {
-    for (us, granted) in [(3 * SECOND, 2), (3 * SECOND + 1, 3)] {
-        bench.reset();
-        let [first, second, third] = [1, 2, 3].map(Claim::exclusive);
-        bench.acquire(&first)?;
-        queued(bench, &[&second, &third])?;
-        bench.advance(SECOND);
-        bench.look(&second, &[])?;
-        bench.advance(us);
-        bench.look(&third, &[])?;
-        bench.release(&first)?;
-        equal("the next holder", &holder(bench)?, &Some(Uuid::from_u128(granted)))?;
-    }
-    Ok(())
-}
-
 fn thawed(bench: &mut Bench) -> Verdict {
     let [first, second, third] = [1, 2, 3].map(Claim::exclusive);
     bench.acquire(&first)?;
@@ -234,13 +140,6 @@ fn many_dead(bench: &mut Bench) -> Verdict {
     passed_over_at_once(bench, (0..200).map(|n| Claim::exclusive(1000 + 5 * n)))
 }
 
-/// More than a step hands off to.
-fn many_dead_processes(bench: &mut Bench) -> Verdict {
-    let of_process =
-        |n: u128| Claim { process: format!("fl_dead{n}"), ..Claim::exclusive(1000 + n) };
-    passed_over_at_once(bench, (0..100).map(of_process))
-}
-
 fn passed_over_at_once(bench: &mut Bench, dead: impl Iterator<Item = Claim>) -> Verdict {
     let (first, last) = (Claim::exclusive(1), Claim::exclusive(2));
     bench.acquire(&first)?;
@@ -253,67 +152,6 @@ fn passed_over_at_once(bench: &mut Bench, dead: impl Iterator<Item = Claim>) -> 
     bench.release(&first)?;
     equal("the next holder", &holder(bench)?, &Some(last.owner))?;
     equal("the claims", &bench.state()?.lock(b"lock").claims.len(), &1)
-}
-
-fn notified(bench: &mut Bench) -> Verdict {
-    let [first, second, third] = [1, 2, 3].map(Claim::exclusive);
-    bench.acquire(&first)?;
-    queued(bench, &[&second, &third])?;
-    let (_, notes, _) = bench.call(&Call::Release(first))?;
-    let expected = vec![(second.process.clone(), second.owner.to_string())];
-    equal("the notifications", &notes, &expected)
-}
-
-fn not_notified(bench: &mut Bench) -> Verdict {
-    let (first, second) = (Claim::exclusive(1).ttl(SECOND), Claim::exclusive(2));
-    bench.acquire(&first)?;
-    bench.queue(&second)?;
-    bench.advance(SECOND);
-    let call = Call::Attempt { claim: second, queue: true };
-    let (reply, notes, _) = bench.call(&call)?;
-    ensure(reply.number > 0, || format!("not granted: {reply:?}"))?;
-    equal("the notifications", &notes, &vec![])
-}
-
-fn leaving_a_grant(bench: &mut Bench) -> Verdict {
-    let [first, second, third] = [1, 2, 3].map(Claim::exclusive);
-    bench.acquire(&first)?;
-    queued(bench, &[&second, &third])?;
-    bench.release(&first)?;
-    equal("the release of the unconfirmed one", &bench.release(&second)?, &1)?;
-    equal("the holder", &holder(bench)?, &Some(third.owner))
-}
-
-fn lost_notification(bench: &mut Bench) -> Verdict {
-    for next in [Claim::exclusive(2), Claim::shared(2), Claim::permits(2, 1, 1)] {
-        bench.reset();
-        bench.acquire(&Claim::exclusive(1))?;
-        bench.queue(&next)?;
-        bench.release(&Claim::exclusive(1))?;
-        equal("the look", &bench.look(&next, &[])?, &vec![(next.owner, 0)])?;
-        equal("another's look", &bench.look(&Claim::exclusive(3), &[])?, &vec![])?;
-        // Lapsed without a call.
-        bench.reset();
-        bench.acquire(&Claim::exclusive(1).ttl(SECOND))?;
-        bench.queue(&next)?;
-        bench.advance(SECOND);
-        equal("the look after the end", &bench.look(&next, &[])?, &vec![(next.owner, 0)])?;
-    }
-    Ok(())
-}
-
-fn passed_over(bench: &mut Bench) -> Verdict {
-    let [_, late, ..] = granted_late(bench)?;
-    equal("the look", &bench.look(&late, &[])?, &vec![(late.owner, 0)])
-}
-
-fn missing(bench: &mut Bench) -> Verdict {
-    let (first, second) = (Claim::exclusive(1), Claim::exclusive(2));
-    bench.acquire(&first)?;
-    bench.queue(&second)?;
-    let gone = Uuid::from_u128(99);
-    let found = bench.look(&second, &[second.owner, gone])?;
-    equal("the look", &found, &vec![(second.owner, 1000), (gone, -1)])
 }
 
 fn next_look(bench: &mut Bench) -> Verdict {
@@ -351,25 +189,4 @@ fn look_skips(bench: &mut Bench) -> Verdict {
     equal("the look", &bench.look(&second, &[])?, &vec![(second.owner, 20)])?;
     bench.other.run("COMMIT")?;
     equal("the look afterwards", &bench.look(&second, &[])?, &vec![(second.owner, 0)])
-}
-
-fn arrivals(bench: &mut Bench) -> Verdict {
-    bench.acquire(&Claim::exclusive(1))?;
-    for n in 2..6 {
-        bench.queue(&Claim::exclusive(n))?;
-        bench.advance(if n == 3 { -SECOND } else { 0 });
-    }
-    bench.release(&Claim::exclusive(1))?;
-    // The one behind those that were granted, too.
-    bench.queue(&Claim::exclusive(6))?;
-    let order: Vec<_> =
-        bench.state()?.lock(b"lock").claims.iter().map(|claim| claim.owner.as_u128()).collect();
-    equal("the order", &order, &vec![2, 3, 4, 5, 6])
-}
-
-fn newcomer(bench: &mut Bench) -> Verdict {
-    bench.acquire(&Claim::shared(1))?;
-    bench.queue(&Claim::exclusive(2))?;
-    bench.queue(&Claim::shared(3))?;
-    equal("a reader's try", &bench.try_once(&Claim::shared(4))?, &0)
 }
