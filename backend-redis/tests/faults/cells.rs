@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencelock_core::{Cell, CellValue, CellWatch, Content, ErrorKind, Keep, Locks, Stamp};
-use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
+use fencelock_testkit::servers::{TestCluster, TestRedis, TestSentinel};
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -79,23 +79,6 @@ async fn a_watch_is_notified_of_every_kind_of_change_at_once() {
     }
     put(&cell, b"last").await;
     is_told(&mut watch, Some(b"last")).await;
-    soon("it is removed", cell.remove()).await.unwrap();
-    drained(&server).await;
-}
-
-/// The core reads a watched cell every five seconds.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_that_the_server_does_not_allow_notices_a_change_within_a_second() {
-    let rules = "jobs on >pw ~* &* +@all -client";
-    let server = RedisOptions::new().acl_user(rules).start().await.unwrap();
-    let locks = connect(&format!("redis://jobs:pw@{}", server.addr())).await;
-    let cell = locks.cell("value");
-    let mut watch = cell.watch().await.unwrap();
-    sees(&mut watch, None).await;
-    for round in 0..3u8 {
-        put(&cell, &[round]).await;
-        is_told(&mut watch, Some(&[round])).await;
-    }
     soon("it is removed", cell.remove()).await.unwrap();
     drained(&server).await;
 }

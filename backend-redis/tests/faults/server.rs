@@ -151,21 +151,3 @@ async fn waiters_survive_a_flushall_and_deleted_queues_and_tokens() {
         drained(&server).await;
     }
 }
-
-/// Lesson 27: "no answer in time" alone makes people suspect the network.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn giving_up_reports_the_servers_error() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "unreachable_after=1s").await;
-    let held = acquire(&locks, "held").await;
-    redis_command(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-    let errors = [
-        acquire_error(&locks, "wanted", ms(200)).await,
-        soon("patience ends", locks.lock("wanted").acquire()).await.unwrap_err(),
-        soon("a release ends", held.release()).await.unwrap_err(),
-    ];
-    for error in errors {
-        assert_kind(&error, ErrorKind::Unreachable);
-        assert!(error_chain(&error).contains("min-replicas-to-write"), "{}", error_chain(&error));
-    }
-}

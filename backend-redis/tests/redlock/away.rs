@@ -38,8 +38,7 @@ pub(crate) async fn with_a_minority(
     }
 }
 
-/// The same, on the nodes of `quorum`.
-pub(crate) async fn with_these(
+async fn with_these(
     quorum: &TestQuorum,
     broken: &[usize],
     break_it: impl AsyncFn(&TestQuorum, &Lines, usize),
@@ -174,30 +173,6 @@ async fn nodes_that_became_replicas_are_not_asked() {
         },
         async |quorum, _, node| {
             drop(redis_command(&quorum.nodes[node], &["REPLICAOF", "NO", "ONE"]).await);
-        },
-    )
-    .await;
-}
-
-/// A full node still releases what it has, which the test sees before it heals the node.
-/// Fault 37: redlock
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_nodes_do_not_vote_and_are_freed() {
-    with_a_minority(
-        &[ONE, TWO],
-        async |quorum, _, node| {
-            let node = &quorum.nodes[node];
-            redis_command(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
-            redis_command(node, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
-            until("it is full", async || {
-                let filled = node.command(&["APPEND", "{filler}:f", &"x".repeat(10_000)]).await;
-                filled.is_err_and(|error| error.to_string().contains("OOM"))
-            })
-            .await;
-        },
-        async |quorum, _, node| {
-            until("it is freed", async || leftovers(&quorum.nodes[node]).await.is_empty()).await;
-            redis_command(&quorum.nodes[node], &["CONFIG", "SET", "maxmemory", "0"]).await;
         },
     )
     .await;

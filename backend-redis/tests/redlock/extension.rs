@@ -82,23 +82,3 @@ async fn what_is_deleted_on_a_majority_does_not_come_back() {
     join_all((0..8).map(lose)).await;
     quorum.drained().await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_evicted_lock_is_lost_at_once_everywhere() {
-    let quorum = TestQuorum::new(3, LONG).await;
-    let (locks, other) = (quorum.direct(LONG).await, quorum.direct(LONG).await);
-    let held = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&other, "lock");
-    until_queued(&other, "lock", 1).await;
-    let seen = other.inspect("lock").await.unwrap();
-    assert_eq!(seen.holders.len(), 1);
-    assert!(other.evict("lock", &seen.holders[0].id).await.unwrap());
-    // Its next renewal is 20 s away.
-    let reason = within(ms(15_000), "the holder is notified", held.lost()).await;
-    assert!(!matches!(reason, LostReason::Expired), "{reason:?}");
-    let next = until_granted(waiter).await;
-    assert!(next.fencing_token() > held.fencing_token());
-    drop(held);
-    release(next).await;
-    quorum.drained().await;
-}

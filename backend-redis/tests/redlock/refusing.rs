@@ -1,11 +1,11 @@
-//! A minority of nodes that reply and refuse, or that cannot be written to: rows 20 to 24 and 38 on a
-//! quorum. Like in `away.rs`, no request waits for them.
+//! A minority of nodes that reply and refuse, or that cannot be written to: rows 20, 22 and 24 on a quorum;
+//! `classes` in the other program has the rest. Like in `away.rs`, no request waits for them.
 
-use fencelock_testkit::servers::{RedisOptions, TestRedis};
+use fencelock_testkit::servers::TestRedis;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::away::{ONE, with_a_minority, with_these};
+use crate::away::{ONE, with_a_minority};
 use crate::support::*;
 
 /// Sends a command without waiting for the reply.
@@ -46,31 +46,6 @@ async fn nodes_that_load_their_data_are_not_waited_for() {
             until("it is ready", async || says(node, "loading:0").await).await;
             let remove = "for i = 0, 19999 do redis.call('DEL', 'ballast:' .. i) end";
             redis_command(node, &["EVAL", remove, "0"]).await;
-        },
-    )
-    .await;
-}
-
-/// Row 21.
-/// Fault 21: redlock
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_run_a_long_script_are_not_waited_for() {
-    with_a_minority(
-        &[ONE],
-        async |quorum, _, node| {
-            let node = &quorum.nodes[node];
-            redis_command(node, &["CONFIG", "SET", "busy-reply-threshold", "20"]).await;
-            order(node, "EVAL \"while true do end\" 0").await;
-            until("it is busy", async || {
-                node.command(&["PING"]).await.is_err_and(|error| error.to_string().contains("BUSY"))
-            })
-            .await;
-        },
-        async |quorum, _, node| {
-            let node = &quorum.nodes[node];
-            // It is marked to be ended, and ends a moment later.
-            redis_command(node, &["SCRIPT", "KILL"]).await;
-            until("it serves", async || node.command(&["PING"]).await.is_ok()).await;
         },
     )
     .await;
@@ -119,33 +94,4 @@ async fn script_flush_is_not_noticed() {
         release(until_granted(waiter).await).await;
     }
     quorum.drained().await;
-}
-
-/// Row 38.
-/// Fault 38: redlock
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_cannot_save_are_not_waited_for() {
-    let node = || RedisOptions::new().arg("--enable-protected-configs").arg("local");
-    let quorum = TestQuorum::of([node(), node(), node()]).await;
-    quorum.declare_new(LONG).await;
-    with_these(
-        &quorum,
-        &[1],
-        async |quorum, _, node| {
-            let node = &quorum.nodes[node];
-            let gone = node.directory().join("gone");
-            std::fs::create_dir(&gone).unwrap();
-            redis_command(node, &["CONFIG", "SET", "dir", gone.to_str().unwrap()]).await;
-            redis_command(node, &["CONFIG", "SET", "save", "3600 1"]).await;
-            std::fs::remove_dir(&gone).unwrap();
-            redis_command(node, &["BGSAVE"]).await;
-            until("saving has failed", async || says(node, "rdb_last_bgsave_status:err").await)
-                .await;
-        },
-        async |quorum, _, node| {
-            let on = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
-            redis_command(&quorum.nodes[node], &on).await;
-        },
-    )
-    .await;
 }
