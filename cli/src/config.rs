@@ -26,6 +26,8 @@ use fencelock::{Error, Profile, Reach, Ttl, URL_VARIABLE};
 
 use file::Content;
 
+use crate::stores;
+
 const REACH_VARIABLE: &str = "FENCELOCK_REACH";
 const URL_FILE_VARIABLE: &str = "FENCELOCK_URL_FILE";
 const CONFIG_VARIABLE: &str = "FENCELOCK_CONFIG";
@@ -141,13 +143,20 @@ impl Config {
 
     /// The URL in its parts. The error names the place that it comes from.
     pub(crate) fn parsed_url(&self) -> Result<StoreUrl, String> {
+        if let Some(lacking) = stores::lacking(self.url()) {
+            return Err(self.at_url(&lacking));
+        }
         StoreUrl::parse(self.url()).map_err(|error| self.about_url(&error))
     }
 
     /// An error about the URL, with the place that it comes from.
     pub(crate) fn about_url(&self, error: &Error) -> String {
+        self.at_url(error.message())
+    }
+
+    fn at_url(&self, message: &str) -> String {
         let place = self.url.as_ref().map_or("the default URL", |url| &url.from);
-        format!("{place}: {}", error.message())
+        format!("{place}: {message}")
     }
 
     /// How far the default store reaches, if neither a store nor a reach was chosen.

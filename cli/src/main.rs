@@ -9,9 +9,8 @@ mod log;
 mod manual;
 mod operator;
 mod output;
-mod postgres;
-mod redlock;
 mod run;
+mod stores;
 
 use std::process::ExitCode;
 
@@ -39,10 +38,8 @@ enum Command {
     Show(operator::ShowOptions),
     Break(operator::BreakOptions),
     Tidy(operator::TidyOptions),
-    #[command(subcommand)]
-    Postgres(postgres::Options),
-    #[command(subcommand)]
-    Redlock(redlock::Options),
+    #[command(flatten)]
+    OfOneStore(stores::Options),
     Completions(manual::CompletionsOptions),
     Man(manual::ManOptions),
     #[command(hide = true, name = run::WATCHDOG)]
@@ -50,7 +47,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = lab::run_if_asked() {
+    if let Some(code) = lab::run_if_asked().or_else(stores::refuse_if_missing) {
         return code;
     }
     if let Err(error) = run::name_first::check(Cli::command(), std::env::args_os()) {
@@ -77,10 +74,7 @@ fn main() -> ExitCode {
         Command::Show(options) => operator::run(options.run()),
         Command::Break(options) => operator::run(options.run()),
         Command::Tidy(options) => operator::run(options.run()),
-        Command::Postgres(options) => {
-            options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
-        }
-        Command::Redlock(options) => {
+        Command::OfOneStore(options) => {
             options.run().unwrap_or_else(|error| fencelock_cli::failed(&error))
         }
         Command::Completions(options) => manual::run(options.run(&Cli::command())),

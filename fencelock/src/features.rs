@@ -1,9 +1,10 @@
 //! Which cargo features bring the store of a URL: for the error of a program that was built without
-//! them, which otherwise could not tell such a URL from a misspelt one.
+//! them, which otherwise could not tell such a URL from a misspelt one. The command `fencelock` says
+//! more about its own; other programs do not use this module, which changes without notice.
 
 use fencelock_core::backend::invalid;
 use fencelock_core::url::nearest_scheme;
-use fencelock_core::{Error, Operation, Result};
+use fencelock_core::{Operation, Result};
 
 /// Schemes and the features that they need.
 const TABLE: &[(&[&str], &[&str])] = &[
@@ -56,37 +57,74 @@ fn is_built(feature: &str) -> bool {
     BUILT.contains(&(feature, true))
 }
 
-/// An error if the store of `url` is one that this program was built without.
-pub(crate) fn require(url: &str) -> Result<()> {
-    let error = match (url.split_once("://"), url.split_once(':')) {
+/// A store that this program was built without.
+#[derive(Debug)]
+pub struct Lacking {
+    /// `redis://`, or what is wrong with the scheme and then the one that was meant.
+    store: String,
+    /// The cargo features that bring it. None: the scheme is wrong in every program.
+    pub features: Vec<&'static str>,
+}
+
+impl Lacking {
+    /// Those of `features`, all of which `store` needs, that are not built; `None` if all are.
+    #[must_use]
+    pub fn of(
+        store: String,
+        features: &[&'static str],
+        is_built: impl Fn(&str) -> bool,
+    ) -> Option<Lacking> {
+        let features: Vec<_> =
+            features.iter().copied().filter(|feature| !is_built(feature)).collect();
+        (!features.is_empty()).then_some(Lacking { store, features })
+    }
+
+    /// The error about it; `remedy` follows after the names of the features.
+    #[must_use]
+    pub fn says(&self, remedy: &str) -> String {
+        let names: Vec<String> = self.features.iter().map(|name| format!("`{name}`")).collect();
+        let plural = match names.len() {
+            0 => return self.store.clone(),
+            1 => "",
+            _ => "s",
+        };
+        format!("{} needs the cargo feature{plural} {}{remedy}", self.store, names.join(" and "))
+    }
+}
+
+/// What this program lacks for the store of `url`.
+#[must_use]
+pub fn lacking(url: &str) -> Option<Lacking> {
+    match (url.split_once("://"), url.split_once(':')) {
         (Some((scheme, _)), _) => missing(scheme, is_built).or_else(|| nearly(scheme, is_built)),
         (None, Some((scheme, _))) => missing(scheme, is_built),
         (None, None) => None,
-    };
-    match error {
-        Some(error) => Err(error.during(Operation::Connect)),
-        None => Ok(()),
     }
 }
 
-/// The error about `scheme` in a program with the features that `is_built`, if these do not suffice.
-/// A scheme that is not of the table, which may be any text, is left to the core.
-fn missing(scheme: &str, is_built: impl Fn(&str) -> bool) -> Option<Error> {
+/// An error if the store of `url` is one that this program was built without.
+pub(crate) fn require(url: &str) -> Result<()> {
+    let Some(lacking) = lacking(url) else { return Ok(()) };
+    let list = lacking.features.join(",");
+    let says = lacking.says(&format!(" of fencelock (cargo add fencelock --features {list})"));
+    Err(invalid(says).during(Operation::Connect))
+}
+
+/// What a program with the features that `is_built` lacks for `scheme`. A scheme that is not of the
+/// table, which may be any text, is left to the core.
+fn missing(scheme: &str, is_built: impl Fn(&str) -> bool) -> Option<Lacking> {
     let scheme = scheme.to_ascii_lowercase();
     if scheme == "zks" {
-        let needs = needs(&["zk", "zk-tls"], is_built);
-        let needs = needs.map(|needs| format!(", which needs {needs}")).unwrap_or_default();
-        return Some(invalid(format!(
-            "no store for zks://; ZooKeeper with TLS is zk://HOST:PORT?tls_ca=FILE{needs}"
-        )));
+        let store = "no store for zks://; ZooKeeper with TLS is zk://HOST:PORT?tls_ca=FILE";
+        let lacking = Lacking::of(format!("{store}, which"), &["zk", "zk-tls"], is_built);
+        return lacking.or_else(|| Some(Lacking { store: store.to_owned(), features: vec![] }));
     }
-    let needs = needs(features_of(&scheme)?, is_built)?;
-    Some(invalid(format!("{scheme}:// needs {needs}")))
+    Lacking::of(format!("{scheme}://"), features_of(&scheme)?, is_built)
 }
 
-/// The error about a misspelt `scheme`, if the nearest one is of a store that this program was built
+/// What a program lacks for a misspelt `scheme`, if the nearest one is of a store that it was built
 /// without: the core does not know of it, and could suggest none or another one.
-fn nearly(scheme: &str, is_built: impl Fn(&str) -> bool) -> Option<Error> {
+fn nearly(scheme: &str, is_built: impl Fn(&str) -> bool) -> Option<Lacking> {
     let scheme = scheme.to_ascii_lowercase();
     // Otherwise it may be any text, such as a password in the wrong place.
     let is_one = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
@@ -95,31 +133,13 @@ fn nearly(scheme: &str, is_built: impl Fn(&str) -> bool) -> Option<Error> {
     }
     let names = TABLE.iter().flat_map(|(schemes, _)| schemes.iter().copied());
     let near = nearest_scheme(&scheme, names)?;
-    let needs = needs(features_of(near)?, is_built)?;
-    Some(invalid(format!(
-        "no store for {scheme}:// (did you mean {near}?); {near}:// needs {needs}"
-    )))
+    let store = format!("no store for {scheme}:// (did you mean {near}?); {near}://");
+    Lacking::of(store, features_of(near)?, is_built)
 }
 
 fn features_of(scheme: &str) -> Option<&'static [&'static str]> {
     let row = TABLE.iter().find(|(schemes, _)| schemes.contains(&scheme))?;
     Some(row.1)
-}
-
-/// Those of `features` that this program lacks, and how to add them.
-fn needs(features: &[&str], is_built: impl Fn(&str) -> bool) -> Option<String> {
-    let missing: Vec<&str> =
-        features.iter().copied().filter(|feature| !is_built(feature)).collect();
-    let names: Vec<String> = missing.iter().map(|feature| format!("`{feature}`")).collect();
-    let plural = match names.len() {
-        0 => return None,
-        1 => "",
-        _ => "s",
-    };
-    let (names, list) = (names.join(" and "), missing.join(","));
-    Some(format!(
-        "the cargo feature{plural} {names} of fencelock (cargo add fencelock --features {list})"
-    ))
 }
 
 #[cfg(test)]
@@ -142,41 +162,20 @@ mod tests {
     #[test]
     fn a_store_that_is_not_built_in_names_its_features() {
         for (scheme, built, says) in [
-            (
-                "redis",
-                &["memory", "file"][..],
-                "redis:// needs the cargo feature `redis` of fencelock (cargo add fencelock \
-                 --features redis)",
-            ),
-            (
-                "REDISS",
-                &["redis"],
-                "rediss:// needs the cargo feature `tls` of fencelock (cargo add fencelock \
-                 --features tls)",
-            ),
+            ("redis", &["memory", "file"][..], "redis:// needs the cargo feature `redis` of it"),
+            ("REDISS", &["redis"], "rediss:// needs the cargo feature `tls` of it"),
             (
                 "rediss-cluster",
                 &[],
-                "rediss-cluster:// needs the cargo features `redis` and `tls` of fencelock (cargo \
-                 add fencelock --features redis,tls)",
+                "rediss-cluster:// needs the cargo features `redis` and `tls` of it",
             ),
-            (
-                "redlock",
-                &["redis"],
-                "redlock:// needs the cargo feature `redlock` of fencelock (cargo add fencelock \
-                 --features redlock)",
-            ),
-            (
-                "zookeeper",
-                &["redis"],
-                "zookeeper:// needs the cargo feature `zk` of fencelock (cargo add fencelock \
-                 --features zk)",
-            ),
+            ("redlock", &["redis"], "redlock:// needs the cargo feature `redlock` of it"),
+            ("zookeeper", &["redis"], "zookeeper:// needs the cargo feature `zk` of it"),
             (
                 "zks",
                 &["zk"],
                 "no store for zks://; ZooKeeper with TLS is zk://HOST:PORT?tls_ca=FILE, which needs \
-                 the cargo feature `zk-tls` of fencelock (cargo add fencelock --features zk-tls)",
+                 the cargo feature `zk-tls` of it",
             ),
             (
                 "zks",
@@ -184,8 +183,8 @@ mod tests {
                 "no store for zks://; ZooKeeper with TLS is zk://HOST:PORT?tls_ca=FILE",
             ),
         ] {
-            let error = missing(scheme, |feature| built.contains(&feature)).expect(scheme);
-            assert_eq!(error.message(), says);
+            let lacking = missing(scheme, |feature| built.contains(&feature)).expect(scheme);
+            assert_eq!(lacking.says(" of it"), says);
         }
         assert!(missing("me:hunter2@host", |_| false).is_none());
     }
@@ -194,29 +193,29 @@ mod tests {
     fn a_misspelt_store_that_is_not_built_in_names_its_features() {
         let default = |feature: &str| ["memory", "file"].contains(&feature);
         for (scheme, near, features) in [
-            ("redi", "redis", "redis"),
-            ("REDI", "redis", "redis"),
-            ("reids", "redis", "redis"),
-            ("rdis", "redis", "redis"),
-            ("redisss", "rediss", "redis,tls"),
-            ("sentinel", "redis+sentinel", "redis"),
-            ("redlok", "redlock", "redlock"),
-            ("zookeper", "zookeeper", "zk"),
-            ("zkk", "zk", "zk"),
-            ("valky", "valkey", "redis"),
+            ("redi", "redis", &["redis"][..]),
+            ("REDI", "redis", &["redis"]),
+            ("reids", "redis", &["redis"]),
+            ("rdis", "redis", &["redis"]),
+            ("redisss", "rediss", &["redis", "tls"]),
+            ("sentinel", "redis+sentinel", &["redis"]),
+            ("redlok", "redlock", &["redlock"]),
+            ("zookeper", "zookeeper", &["zk"]),
+            ("zkk", "zk", &["zk"]),
+            ("valky", "valkey", &["redis"]),
         ] {
-            let error = nearly(scheme, default).expect(scheme);
+            let lacking = nearly(scheme, default).expect(scheme);
             let given = scheme.to_ascii_lowercase();
             let says = format!(
                 "no store for {given}:// (did you mean {near}?); {near}:// needs the cargo"
             );
-            assert!(error.message().starts_with(&says), "{error}");
-            assert!(error.message().ends_with(&format!("--features {features})")), "{error}");
+            assert!(lacking.says("").starts_with(&says), "{lacking:?}");
+            assert_eq!(lacking.features, features);
             assert!(nearly(scheme, |_| true).is_none(), "the core says it");
         }
         for (scheme, built) in [("redisss", "redis"), ("rediss-clustr", "redis")] {
-            let error = nearly(scheme, |feature| feature == built).expect(scheme);
-            assert!(error.message().ends_with("--features tls)"), "{error}");
+            let lacking = nearly(scheme, |feature| feature == built).expect(scheme);
+            assert_eq!(lacking.features, ["tls"]);
         }
         // The nearest is built, or none is near, or it is not a scheme at all.
         for scheme in ["files", "memry", "http", "etcd", "postgres", "redis", "p@redis", ""] {

@@ -116,7 +116,9 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod features;
+#[doc(hidden)]
+#[path = "features.rs"]
+pub mod __features;
 
 use std::time::Duration;
 
@@ -312,7 +314,7 @@ pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 /// # Cancel safety
 /// Cancel safe.
 pub async fn connect(url: &str) -> Result<Locks> {
-    features::require(url)?;
+    __features::require(url)?;
     fencelock_core::url::connect(SCHEMES, url).await
 }
 
@@ -336,7 +338,7 @@ pub async fn connect(url: &str) -> Result<Locks> {
 /// # Cancel safety
 /// Cancel safe.
 pub async fn connect_with(url: &str, settings: Settings) -> Result<Locks> {
-    features::require(url)?;
+    __features::require(url)?;
     fencelock_core::url::connect_with(SCHEMES, url, settings).await
 }
 
@@ -356,7 +358,7 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<Locks> {
 /// # Ok(()) }
 /// ```
 pub async fn connect_within(url: &str, limit: Duration) -> Result<Locks> {
-    features::require(url)?;
+    __features::require(url)?;
     fencelock_core::url::connect_within(SCHEMES, url, limit).await
 }
 
@@ -381,7 +383,7 @@ pub async fn connect_within(url: &str, limit: Duration) -> Result<Locks> {
 /// # Ok(()) }
 /// ```
 pub fn connect_lazy(url: &str) -> Result<Locks> {
-    features::require(url)?;
+    __features::require(url)?;
     fencelock_core::url::connect_lazy(SCHEMES, url)
 }
 
@@ -390,7 +392,7 @@ pub fn connect_lazy(url: &str) -> Result<Locks> {
 /// # Errors
 /// As [`connect_lazy`].
 pub fn connect_lazy_with(url: &str, settings: Settings) -> Result<Locks> {
-    features::require(url)?;
+    __features::require(url)?;
     fencelock_core::url::connect_lazy_with(SCHEMES, url, settings)
 }
 
