@@ -5,4 +5,5 @@ mod older;
 mod replies;
 mod rights;
 mod session;
+#[cfg(feature = "tls")]
 mod tls;
