@@ -10,7 +10,9 @@ fn at_its_deadline_a_command_gets_term() {
     let here = Scratch::new();
     let mut job = here.start(&[
         "--hold-at-most",
-        "900ms",
+        "6s",
+        "--grace",
+        "3s",
         "job",
         "--",
         "bash",
@@ -20,7 +22,12 @@ fn at_its_deadline_a_command_gets_term() {
     assert_eq!(job.line(), "up");
     let start = Instant::now();
     assert_eq!(job.line(), "term");
-    assert!(start.elapsed() < Duration::from_millis(850), "{:?} of grace used up", start.elapsed());
+    // Half of the time is left, most of which a busy machine may take to get here.
+    assert!(
+        start.elapsed() < Duration::from_millis(5800),
+        "{:?} of grace used up",
+        start.elapsed()
+    );
     assert_eq!(job.code(), 79);
     let said = job.complaints();
     assert!(

@@ -6,8 +6,8 @@ use fencelock_testkit::deployments::{Kind, Wiring};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
-use crate::every_store::LIBRARY;
-use crate::fencelock;
+use super::every_store::LIBRARY;
+use super::fencelock;
 use crate::support::Scratch;
 
 #[tokio::test(flavor = "multi_thread")]

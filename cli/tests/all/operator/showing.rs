@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
+use super::{Said, command, fencelock, until};
 use crate::support::Scratch;
-use crate::{Said, command, fencelock, until};
 
 #[test]
 fn a_store_of_one_process_is_refused() {

@@ -3,8 +3,8 @@
 use fencelock_testkit::servers::{TestPostgres, TestRedis};
 use serde_json::Value;
 
+use super::{Said, command, fencelock};
 use crate::support::{Job, Scratch};
-use crate::{Said, command, fencelock};
 
 /// A candidate that leads until its standard input ends.
 fn candidate(here: &Scratch, url: &str, words: &str) -> (Job, String) {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use fencelock_testkit::deployments::{Kind, Library, Wiring};
 use serde_json::Value;
 
+use super::{fencelock, id, until};
 use crate::support::Scratch;
-use crate::{fencelock, id, until};
 
 pub(crate) const LIBRARY: Library = Library {
     connect: |url| {
@@ -152,14 +152,22 @@ async fn a_thousand_waiters_are_listed_on_redis() {
     are_listed(Kind::Redis).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_waiters_are_listed_on_redlock() {
-    are_listed(Kind::Redlock3).await;
-}
+/// A thousand claims at once take these servers longer than a client believes in their silence, if the
+/// machine has other work.
+mod long {
+    use super::{Kind, are_listed};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_waiters_are_listed_on_zookeeper() {
-    are_listed(Kind::ZooKeeper).await;
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: needs most of a core"]
+    async fn a_thousand_waiters_are_listed_on_redlock() {
+        are_listed(Kind::Redlock3).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: needs most of a core"]
+    async fn a_thousand_waiters_are_listed_on_zookeeper() {
+        are_listed(Kind::ZooKeeper).await;
+    }
 }
 
 async fn are_listed(kind: Kind) {
@@ -175,6 +183,11 @@ async fn are_listed(kind: Kind) {
             tokio::spawn(async move { lock.acquire().await })
         })
         .collect();
+    // A server answers `show` within the second that it waits once all are in the queue, but a busy machine
+    // may need longer while they join it.
+    while !locks.inspect("queue").await.is_ok_and(|seen| seen.waiters.len() >= WAITERS) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let listed = tokio::task::block_in_place(|| until(&here, &url, "queue", 1, WAITERS));
     let labels: std::collections::BTreeSet<_> = listed["waiters"]
         .as_array()

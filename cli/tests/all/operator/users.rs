@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Said;
+use super::Said;
 use crate::support::{Job, Scratch};
 
 /// Users who need not be in /etc/passwd.

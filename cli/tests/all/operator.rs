@@ -5,9 +5,6 @@ mod breaking;
 mod every_store;
 mod leading;
 mod showing;
-#[path = "../run/support.rs"]
-#[allow(dead_code, reason = "the tests of `run` use the rest")]
-mod support;
 mod tidying;
 mod users;
 
@@ -15,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use support::{Scratch, eventually};
+use crate::support::{Scratch, eventually};
 
 /// What a command printed, and its exit code.
 #[derive(Debug)]

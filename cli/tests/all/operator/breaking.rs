@@ -1,7 +1,7 @@
 //! Whom `break` takes the lock from: only the one that it showed, and only after a yes.
 
+use super::{fencelock, id, seen, until};
 use crate::support::{Scratch, Shell};
-use crate::{fencelock, id, seen, until};
 
 #[test]
 fn several_holders_are_listed_and_one_is_named() {

@@ -14,8 +14,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const RECIPES: &str = include_str!("../../docs/jobs.md");
-const README: &str = include_str!("../../README.md");
+const RECIPES: &str = include_str!("../../../docs/jobs.md");
+const README: &str = include_str!("../../../README.md");
 const FENCELOCK: &str = env!("CARGO_BIN_EXE_fencelock");
 /// Where the recipes expect the program.
 const INSTALLED: &str = "/usr/local/bin/fencelock";

@@ -11,6 +11,5 @@ mod loss;
 mod once;
 mod signals;
 mod stores;
-mod support;
 mod terminal;
 mod watchdog;
