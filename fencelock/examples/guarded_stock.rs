@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The stock stays right also when the server's clock jumps, or when a standby takes over that has not got the
-//! last sales, which a program that has only a URL cannot bring about: fencelock/tests/examples.rs does, while
+//! last sales, which a program that has only a URL cannot bring about: fencelock/tests/all/examples.rs does, while
 //! this runs. Name both servers in the URL for that: `postgres://USER:PASSWORD@HOST1,HOST2/DATABASE`.
 
 use std::error::Error as _;

@@ -1,4 +1,4 @@
-//! `#[locked]` acquires the lock that it names, with all its options; its messages: fencelock/macros/tests.
+//! `#[locked]` acquires the lock that it names, with all its options; its messages: [`messages`](super::messages).
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -8,8 +8,8 @@ use fencelock::{ErrorKind, Locks, LostReason, Memory, Settings};
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
-const PAGE: &str = include_str!("../docs/metrics.md");
-const BEGIN: &str = "<!-- metrics: made by `cargo test -p fencelock --test metrics` -->\n";
+const PAGE: &str = include_str!("../../docs/metrics.md");
+const BEGIN: &str = "<!-- metrics: made by `cargo test -p fencelock --test all metrics` -->\n";
 const END: &str = "<!-- end of metrics -->";
 
 /// Makes a client of `mem://` report every metric: grants, waits, renewals, a loss and a hand-off.

@@ -20,7 +20,7 @@ fn a_killed_test_leaves_no_directory() {
         let temporary = tempfile::tempdir().unwrap();
         let is_empty = || temporary.path().read_dir().unwrap().next().is_none();
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("killed::holds_for_ever::{store}")])
+            .args(["--exact", &format!("testkit::killed::holds_for_ever::{store}")])
             .args(["--ignored", "--nocapture"])
             .env("TMPDIR", temporary.path())
             .env_remove("FENCELOCK_TEST_FILE_URL")

@@ -24,10 +24,10 @@ fn run(arguments: &[&str], variables: &[(&str, &str)]) -> (bool, String) {
 
 #[test]
 fn a_missing_server_says_what_to_install() {
-    let (passes, output) = run(&["--exact", "a_lock_excludes::redis"], &[ABSENT]);
+    let (passes, output) = run(&["--exact", "testkit::a_lock_excludes::redis"], &[ABSENT]);
     assert!(!passes, "{output}");
     for part in [
-        "a_lock_excludes::redis: cannot start redis-server",
+        "testkit::a_lock_excludes::redis: cannot start redis-server",
         "apt-get install redis-server",
         "brew install redis",
         "FENCELOCK_TEST_REDIS_URL=redis://HOST:PORT",
@@ -40,19 +40,19 @@ fn a_missing_server_says_what_to_install() {
 #[test]
 fn a_missing_server_may_be_ignored_and_the_output_says_so() {
     let ignore = ("FENCELOCK_TEST_MISSING", "ignore");
-    let (passes, output) = run(&["--exact", "a_lock_excludes::redis"], &[ABSENT, ignore]);
+    let (passes, output) = run(&["--exact", "testkit::a_lock_excludes::redis"], &[ABSENT, ignore]);
     assert!(passes, "{output}");
-    let said = "ignored: testkit::a_lock_excludes::redis: cannot start redis-server";
+    let said = "ignored: all::testkit::a_lock_excludes::redis: cannot start redis-server";
     assert!(output.contains(said), "{output}");
     // What is there is tested.
-    let (passes, output) = run(&["--exact", "a_lock_excludes::mem"], &[ABSENT, ignore]);
+    let (passes, output) = run(&["--exact", "testkit::a_lock_excludes::mem"], &[ABSENT, ignore]);
     assert!(passes && !output.contains("ignored:"), "{output}");
 }
 
 #[test]
 fn a_misspelt_choice_is_an_error() {
     let ignored = ("FENCELOCK_TEST_MISSING", "ignored");
-    let (passes, output) = run(&["--exact", "a_lock_excludes::redis"], &[ABSENT, ignored]);
+    let (passes, output) = run(&["--exact", "testkit::a_lock_excludes::redis"], &[ABSENT, ignored]);
     assert!(!passes && output.contains("expected ignore or fail"), "{output}");
 }
 
@@ -65,11 +65,11 @@ async fn a_server_given_by_a_url_is_used_and_left_as_it_was() {
     let names = [
         "--exact",
         "--include-ignored",
-        "a_lock_excludes::redis",
-        "a_panic_fails_the_test::redis",
-        "clients_of_one_store_share_its_locks::redis",
-        "faults::a_client_that_is_cut_off_loses_its_lock::redis",
-        "faults::a_given_server_is_not_stopped::redis",
+        "testkit::a_lock_excludes::redis",
+        "testkit::a_panic_fails_the_test::redis",
+        "testkit::clients_of_one_store_share_its_locks::redis",
+        "testkit::faults::a_client_that_is_cut_off_loses_its_lock::redis",
+        "testkit::faults::a_given_server_is_not_stopped::redis",
     ];
     // The server needs nothing of this thread.
     let (passes, output) = run(&names, &given);
@@ -82,7 +82,7 @@ async fn a_server_given_by_a_url_is_used_and_left_as_it_was() {
 #[test]
 fn a_url_of_another_store_is_refused() {
     let given = ("FENCELOCK_TEST_REDIS_URL", "zk://:hunter2@localhost:2181/");
-    let (passes, output) = run(&["--exact", "a_lock_excludes::redis"], &[given]);
+    let (passes, output) = run(&["--exact", "testkit::a_lock_excludes::redis"], &[given]);
     assert!(!passes && output.contains("expected a URL of a redis store"), "{output}");
     assert!(!output.contains("hunter2"), "{output}");
 }
@@ -91,8 +91,8 @@ fn a_url_of_another_store_is_refused() {
 fn a_url_that_cannot_be_used_names_its_variable_and_the_cause_once() {
     let url = "redis://:hunter2@127.0.0.1:1/?unreachable_after=200ms";
     let given = ("FENCELOCK_TEST_REDIS_URL", url);
-    let (passes, output) = run(&["--exact", "a_lock_excludes::redis"], &[given]);
-    let says = "a_lock_excludes::redis: FENCELOCK_TEST_REDIS_URL: connect on \
+    let (passes, output) = run(&["--exact", "testkit::a_lock_excludes::redis"], &[given]);
+    let says = "testkit::a_lock_excludes::redis: FENCELOCK_TEST_REDIS_URL: connect on \
                 redis://:***@127.0.0.1:1/: store unreachable: no connection within \
                 unreachable_after=200ms: cannot connect to 127.0.0.1:1: connection refused; is the \
                 server running, and listening on 127.0.0.1:1?\n";

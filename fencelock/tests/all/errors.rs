@@ -19,6 +19,13 @@ use tokio::net::TcpListener;
 /// A port of which no server makes use.
 const NOWHERE: &str = "127.0.0.1:1";
 
+/// Said in addition by a program without that feature.
+const NEEDS_ZK_TLS: &str = if cfg!(feature = "zk-tls") {
+    ""
+} else {
+    ", which needs the cargo feature `zk-tls` of fencelock (cargo add fencelock --features zk-tls)"
+};
+
 /// What a `main` prints that returns the error of a single attempt to connect.
 async fn error_of(url: &str) -> Error {
     connect_within(url, Duration::ZERO).await.expect_err(url)
@@ -102,7 +109,8 @@ async fn an_invalid_url_says_what_is_expected() {
             "zks://h",
             "connect: invalid argument: no store for zks://; ZooKeeper with TLS is \
              zk://HOST:PORT?tls_ca=FILE"
-                .to_owned(),
+                .to_owned()
+                + NEEDS_ZK_TLS,
         ),
         (
             "redis://:hunter2@h?db=x",

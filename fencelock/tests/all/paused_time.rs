@@ -59,7 +59,7 @@ async fn a_dropped_request_leaves_no_lock() -> fencelock::Result<()> {
 
 #[test]
 fn the_page_shows_these_tests() {
-    let page = include_str!("../docs/testing.md");
+    let page = include_str!("../../docs/testing.md");
     let (_, rest) = page.split_once("```rust,no_run\n").expect("the page shows tests");
     let (shown, _) = rest.split_once("```").expect("the code has an end");
     assert!(include_str!("paused_time.rs").contains(shown), "docs/testing.md shows other tests");

@@ -107,6 +107,6 @@ async fn a_test_knows_its_store(store: TestStore) {
 #[test]
 fn the_documentation_shows_the_service_and_its_tests() {
     let page = include_str!("../../../docs/testing-your-service.md");
-    let (_, program) = include_str!("service.rs").split_once("\n\n").unwrap();
+    let (_, program) = include_str!("testkit/service.rs").split_once("\n\n").unwrap();
     assert!(page.contains(program), "docs/testing-your-service.md must show service.rs as it is");
 }

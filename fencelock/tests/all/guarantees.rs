@@ -6,7 +6,8 @@ use std::time::Duration;
 use fencelock::{Liveness, Locks, Profile};
 use fencelock_testkit::servers::{PostgresOptions, RedisOptions, ZooKeeperOptions};
 
-const BEGIN: &str = "<!-- guarantees: made by `cargo test -p fencelock --test guarantees` -->\n";
+const BEGIN: &str =
+    "<!-- guarantees: made by `cargo test -p fencelock --test all guarantees` -->\n";
 const END: &str = "<!-- end of guarantees -->";
 
 fn table(stores: &[(&str, Locks)]) -> String {
@@ -63,7 +64,7 @@ async fn the_readme_says_what_the_stores_promise() {
         ("zk://HOSTS", fencelock::connect(&zookeeper).await.unwrap()),
     ];
     let table = table(&stores);
-    let readme = include_str!("../../README.md");
+    let readme = include_str!("../../../README.md");
     let (_, rest) = readme.split_once(BEGIN).expect("the README marks where the table begins");
     let (written, _) = rest.split_once(END).expect("the README marks where the table ends");
     assert!(written == table, "the README's guarantee table should read:\n\n{table}");

@@ -14,7 +14,7 @@ async fn work_ends_when_its_lock_is_lost(locks: Locks, store: TestStore) -> fenc
 
 #[test]
 fn the_readme_shows_this_test() {
-    let (_, shown) = include_str!("../../README.md")
+    let (_, shown) = include_str!("../../../README.md")
         .split_once("```rust\n#[fencelock_testkit::test")
         .expect("the README shows a test");
     let (shown, _) = shown.split_once("```").expect("the code has an end");

@@ -196,7 +196,7 @@ fn a_url_from_the_environment_is_never_shown() {
     ] {
         let this = std::env::current_exe().unwrap();
         let output = std::process::Command::new(this)
-            .args(["connects_from_env", "--exact", "--ignored", "--nocapture"])
+            .args(["connect::connects_from_env", "--exact", "--ignored", "--nocapture"])
             .env(fencelock::URL_VARIABLE, OsStr::from_bytes(url))
             .output()
             .unwrap();

@@ -62,7 +62,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
 
 #[test]
 fn the_list_of_decisions_has_each_with_its_title() {
-    let list = include_str!("../../docs/decisions/README.md");
+    let list = include_str!("../../../docs/decisions/README.md");
     for path in pages("docs/decisions").iter().filter(|path| !path.ends_with("README.md")) {
         let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
         let page = fs::read_to_string(path).expect("a page");
