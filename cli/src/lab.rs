@@ -34,7 +34,7 @@ pub(crate) fn run_if_asked() -> Option<ExitCode> {
         eprintln!(
             "fencelock: {command} is a command of {PROGRAM}, which is neither next to this program nor \
              on PATH; run `cargo run -p {PROGRAM} -- {command} ...` in the repository, or install it from \
-             there: `cargo install --path lab`"
+             there: `cargo install --locked --profile measure --path lab`"
         );
         return Some(ExitCode::from(EX_USAGE));
     }

@@ -91,7 +91,7 @@ fn a_lab_that_is_not_installed_is_a_usage_error_that_says_how_to_get_it() {
         for part in [
             &*format!("fencelock: {command} is a command of fencelock-lab"),
             &format!("`cargo run -p fencelock-lab -- {command} ...`"),
-            "`cargo install --path lab`",
+            "`cargo install --locked --profile measure --path lab`",
         ] {
             assert!(said.contains(part), "{part} is missing in {said}");
         }
