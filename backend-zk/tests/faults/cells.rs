@@ -1,11 +1,9 @@
 //! Cells: their watches through reconnects and lost sessions, what they cost, and what they leave.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{Cell, CellValue, CellWatch, ErrorKind, Locks, Scratch};
 use fencelock_testkit::proxy::{AfterDrop, Close, DropReply, NewConnections};
-use fencelock_testkit::servers::ZooKeeperOptions;
 use fencelock_zk::zookeeper_client::{Acls, CreateMode, Error as ZkError};
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -49,8 +47,8 @@ async fn nodes(testbed: &Testbed) -> Vec<String> {
 /// Has the server of a watch replaced by another one, and a change made in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watcher_that_moves_to_another_server_misses_no_change() {
-    let servers = ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts");
-    let testbed = Testbed::on(servers.into(), 0).await;
+    let borrowed = Borrowed::ensemble().await;
+    let testbed = Testbed::on(borrowed.servers(), 0).await;
     let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     // One is there when the watch begins, and one is not.
     let names = ["one", "two"];
@@ -85,13 +83,13 @@ async fn a_watcher_that_moves_to_another_server_misses_no_change() {
 /// Its server learns of each write a moment after the writer has its answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_behind_shows_no_old_content() {
-    let options = ZooKeeperOptions::new().sync_limit(100).peers_through_proxies();
-    let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
+    let borrowed = Borrowed::wired_ensemble().await;
+    let servers = borrowed.servers();
     let leader = servers.leader().await.expect("a leader").port();
     let follower = servers.servers().iter().position(|server| server.port() != leader);
     let follower = follower.expect("two of them");
     let testbed = Testbed::on(servers.clone(), follower).await;
-    let (near, far) = (testbed.patient().await, testbed.behind_for_long().await);
+    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     let (near, far) = (near.cell("one"), far.cell("one"));
     write(&near, b"0").await;
     for wire in servers.peer_links_of(follower) {
@@ -104,6 +102,9 @@ async fn a_server_that_is_behind_shows_no_old_content() {
         write(&near, b"again").await;
         let mut watching = watch(&far).await;
         assert_eq!(next(&mut watching).await.as_deref(), Some(&b"again"[..]));
+    }
+    for wire in servers.peer_links_of(follower) {
+        wire.heal().await.expect("it is healed");
     }
 }
 
@@ -181,7 +182,7 @@ async fn a_thousand_watched_cells_survive_every_connection_reset() {
     const CELLS: usize = 1_000;
     let name = |at: usize| format!("{at:->180}");
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.patient().await, testbed.behind_for_long().await);
+    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     let write_all = async |bytes: &'static [u8], locks: &Locks, step: usize| {
         let cells = (0..CELLS).step_by(step).map(|at| locks.cell(name(at)));
         let writing = stream::iter(cells.map(async |cell| write(&cell, bytes).await));

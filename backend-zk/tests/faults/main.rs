@@ -4,8 +4,14 @@
 //! The conformance suite tests what every store must do; here are the faults that only ZooKeeper
 //! has.
 
+#![allow(clippy::unwrap_used)]
+
 mod cells;
 mod claims;
 mod connections;
+mod foreign;
+mod fuzzing;
+mod garbage;
+mod leak;
 mod servers;
 mod support;

@@ -11,6 +11,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -18,7 +19,7 @@ use tokio::net::TcpStream;
 use super::eventually::{PATIENCE, eventually, not_yet};
 use super::instance::{Instance, ask};
 use super::port::Port;
-use super::process::Invocation;
+use super::process::{Invocation, Watchdog};
 use super::version::{DEBIAN_JARS, zookeeper_jars};
 use super::{ServerError, started};
 use crate::proxy::Proxy;
@@ -164,7 +165,7 @@ impl ZooKeeperOptions {
             }
             links = Some(between);
         }
-        let zookeeper = TestZooKeeper { servers, links };
+        let zookeeper = TestZooKeeper { servers, links, watchdogs: Mutex::default() };
         zookeeper.launch_all().await?;
         Ok(zookeeper)
     }
@@ -222,6 +223,7 @@ impl Default for ZooKeeperOptions {
 pub struct TestZooKeeper {
     servers: Vec<ZooKeeperServer>,
     links: Option<PeerLinks>,
+    watchdogs: Mutex<Vec<Watchdog>>,
 }
 
 impl TestZooKeeper {
@@ -299,6 +301,20 @@ impl TestZooKeeper {
         for server in &self.servers {
             server.instance.keep();
         }
+    }
+
+    /// For servers in a static, which are never dropped: their directories are deleted when this
+    /// process, and so the servers, have ended. Dropping them dismisses that.
+    ///
+    /// # Errors
+    /// When there is no process left for it.
+    pub fn delete_at_exit(&self) -> Result<(), ServerError> {
+        for server in &self.servers {
+            let watchdog = Watchdog::that_deletes(server.directory());
+            let watchdog = watchdog.map_err(|e| server.instance.io("watching", e))?;
+            self.watchdogs.lock().unwrap_or_else(PoisonError::into_inner).push(watchdog);
+        }
+        Ok(())
     }
 
     async fn launch_all(&self) -> Result<(), ServerError> {

@@ -14,7 +14,7 @@ fn some_time(round: u64) -> std::time::Duration {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_cancelled_acquisitions_leave_nothing() {
     let testbed = Testbed::alone().await;
-    let locks = testbed.behind().await;
+    let locks = testbed.behind_for_long().await;
     let tasks = (0..1000).map(|round| {
         let lock = locks.lock(format!("lock-{}", round % 7));
         tokio::spawn(async move {
@@ -36,7 +36,7 @@ async fn a_thousand_cancelled_acquisitions_leave_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_cancelled_waiters_leave_nothing() {
     let testbed = Testbed::alone().await;
-    let (near, far) = (testbed.patient().await, testbed.behind().await);
+    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     let guard = acquire(&near, "one").await;
     for batch in 0..10 {
         let waiters: Vec<_> = (0..100).map(|_| spawn_waiter(&far, "one")).collect();
@@ -76,7 +76,7 @@ async fn a_wait_that_timed_out_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_cancelled_while_cut_off_leave_nothing_after_the_reconnect() {
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.patient().await, testbed.behind_for_long().await);
+    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     let kept = acquire(&far, "kept").await;
     let held = acquire(&near, "held").await;
     for cut in [false, true] {

@@ -12,6 +12,16 @@ fn heartbeats(during: Duration) -> u64 {
     u64::try_from(during.as_millis() / (T / 10).as_millis()).expect("a short time") + 2
 }
 
+/// Waits until nothing but heartbeats is sent: all answers have arrived, and their effects.
+async fn quiet(testbed: &Testbed) {
+    until("no request is sent for a while", async || {
+        let before = testbed.proxy.stats().requests;
+        sleep(ms(300)).await;
+        testbed.proxy.stats().requests == before
+    })
+    .await;
+}
+
 async fn counted(testbed: &Testbed, act: impl AsyncFnOnce()) -> (u64, Duration) {
     let (before, started) = (testbed.proxy.stats(), std::time::Instant::now());
     act().await;
@@ -32,7 +42,7 @@ fn assert_costs(what: &str, (requests, during): (u64, Duration), expected: u64) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_hold_costs_three_requests_and_a_try_on_a_held_lock_one() {
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind().await);
+    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     release(acquire(&far, "one").await).await;
     let pairs = counted(&testbed, async || {
         for _ in 0..50 {
@@ -56,7 +66,7 @@ async fn a_short_hold_costs_three_requests_and_a_try_on_a_held_lock_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind().await);
+    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     let mut waiters = Vec::new();
     let mut guards = Vec::new();
     for at in 0..20 {
@@ -66,8 +76,7 @@ async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
         testbed.until_queued(&name, 2).await;
     }
     until("all nodes are watched", async || testbed.watches().await.len() == 40).await;
-    // Time for the answers to arrive.
-    sleep(ms(100)).await;
+    quiet(&testbed).await;
     let mut held = Vec::new();
     let granting = counted(&testbed, async || {
         for guard in guards {
@@ -88,7 +97,7 @@ async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hand_offs_along_a_queue_of_one_client_cost_only_its_releases() {
     let testbed = Testbed::start().await;
-    let far = testbed.behind().await;
+    let far = testbed.behind_for_long().await;
     let mut guard = acquire(&far, "one").await;
     let mut waiters = Vec::new();
     for queued in 2..=20 {
@@ -96,8 +105,7 @@ async fn hand_offs_along_a_queue_of_one_client_cost_only_its_releases() {
         testbed.until_queued("one", queued).await;
     }
     until("all nodes are watched", async || testbed.watches().await.len() == 20).await;
-    // Time for the answers to arrive.
-    sleep(ms(50)).await;
+    quiet(&testbed).await;
     let passing = counted(&testbed, async || {
         for waiter in waiters {
             release(guard).await;
@@ -112,7 +120,7 @@ async fn hand_offs_along_a_queue_of_one_client_cost_only_its_releases() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_heartbeat_keeps_many_locks() {
     let testbed = Testbed::start().await;
-    let far = testbed.behind().await;
+    let far = testbed.behind_for_long().await;
     let mut guards = Vec::new();
     for at in 0..300 {
         guards.push(acquire(&far, &format!("lock-{at}")).await);
@@ -120,6 +128,6 @@ async fn one_heartbeat_keeps_many_locks() {
     sleep(ms(500)).await;
     let (requests, during) = counted(&testbed, async || sleep(T).await).await;
     println!("{requests} requests in {during:?} for 300 locks");
-    assert!(requests >= 5 && requests <= 5 * heartbeats(during), "{requests} in {during:?}");
+    assert!(requests >= 1 && requests <= 5 * heartbeats(during), "{requests} in {during:?}");
     assert!(guards.iter().all(fencelock_core::Guard::is_held));
 }

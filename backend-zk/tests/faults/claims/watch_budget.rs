@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use fencelock_core::{FencingToken, Guard, Locks};
 use fencelock_testkit::proxy::Close;
-use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::sync::mpsc;
@@ -25,12 +24,6 @@ fn counts() -> (usize, usize) {
         }
         Err(_) => (2_000, 1_000),
     }
-}
-
-/// A server whose ticks allow sessions that survive thousands of claims on a busy machine.
-async fn patient_server() -> TestZooKeeper {
-    let options = ZooKeeperOptions::new().tick_time(Duration::from_secs(1));
-    options.standalone().await.expect("ZooKeeper starts")
 }
 
 async fn hold_many(locks: &Locks, count: usize) -> Vec<Guard> {
@@ -57,7 +50,8 @@ fn wait_many(locks: &Locks, count: usize) -> (JoinSet<()>, mpsc::UnboundedReceiv
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_holds_and_waiters_survive_every_connection_reset() {
-    let testbed = Testbed::on(patient_server().await.into(), 0).await;
+    let testbed = Testbed::start().await;
+    // Sessions that survive thousands of claims on a busy machine.
     let url = |host: &str| testbed.url(host, "").replace("session=2s", "session=20s");
     let far = connect(&url(&testbed.proxy.addr().to_string())).await;
     let near = connect(&url(&testbed.servers.connect_string())).await;
@@ -120,7 +114,7 @@ fn long(at: usize) -> String {
 async fn long_names_need_more_sessions_which_end_when_unused() {
     const HOLDS: usize = 200;
     let testbed = Testbed::start().await;
-    let far = testbed.behind().await;
+    let far = testbed.behind_for_long().await;
     let names: Vec<_> = (0..HOLDS).map(long).collect();
     let guards: Vec<_> =
         stream::iter(&names).map(|name| acquire(&far, name)).buffered(20).collect().await;
@@ -150,7 +144,7 @@ async fn long_names_need_more_sessions_which_end_when_unused() {
 async fn a_claim_that_waits_for_many_permits_is_granted_when_any_of_them_is_free() {
     const LIMIT: u32 = 100;
     let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind().await);
+    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     let semaphore = |locks: &Locks| locks.semaphore(long(0), LIMIT);
     let holding = stream::iter(0..LIMIT).map(|_| async { semaphore(&near).acquire().await });
     let holding = holding.buffered(20).map(|held| held.expect("granted"));

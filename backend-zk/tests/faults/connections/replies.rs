@@ -11,7 +11,7 @@ const WAYS: [AfterDrop; 3] = [AfterDrop::Fin, AfterDrop::Reset, AfterDrop::Black
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twice() {
     let testbed = Testbed::start().await;
-    let locks = testbed.behind().await;
+    let locks = testbed.behind_for_long().await;
     let kept = acquire(&locks, "kept").await;
     // The node of the lock itself exists from now on.
     release(acquire(&locks, "one").await).await;
@@ -42,7 +42,7 @@ async fn a_node_whose_creation_was_not_confirmed_is_adopted_and_not_created_twic
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_reply_was_lost_has_worked() {
     let testbed = Testbed::start().await;
-    let (far, near) = (testbed.behind().await, testbed.direct().await);
+    let (far, near) = (testbed.behind_for_long().await, testbed.direct().await);
     for way in WAYS.into_iter().cycle().take(6) {
         let guard = acquire(&far, "one").await;
         let next = spawn_waiter(&near, "one");
@@ -68,7 +68,7 @@ async fn a_release_whose_reply_was_lost_has_worked() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_place_whose_reply_was_lost_is_kept() {
     let testbed = Testbed::start().await;
-    let (far, near) = (testbed.behind().await, testbed.direct().await);
+    let (far, near) = (testbed.behind_for_long().await, testbed.direct().await);
     let guard = acquire(&near, "one").await;
     testbed.proxy.drop_reply(DropReply::first(AfterDrop::Reset).matching(is(Op::Create))).unwrap();
     let first = spawn_waiter(&far, "one");
@@ -89,7 +89,7 @@ async fn a_queue_place_whose_reply_was_lost_is_kept() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_heartbeat_costs_no_lock() {
     let testbed = Testbed::start().await;
-    let locks = testbed.behind().await;
+    let locks = testbed.behind_for_long().await;
     let guard = acquire(&locks, "one").await;
     for way in [AfterDrop::Fin, AfterDrop::Reset, AfterDrop::Fin] {
         testbed.proxy.drop_reply(DropReply::first(way).matching(is(Op::Multi))).unwrap();

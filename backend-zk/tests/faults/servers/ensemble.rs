@@ -1,16 +1,14 @@
 //! Three servers: leaders that are killed, and followers that are cut off from their leaders.
 
-use std::sync::Arc;
-
 use fencelock_core::ErrorKind;
 use fencelock_testkit::proxy::{Proxy, Stats};
 use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::support::*;
 
 async fn leader_at(servers: &TestZooKeeper) -> usize {
-    let leader = servers.leader().await.expect("a leader").port();
+    let leader = servers.elected().await.expect("a leader").port();
     servers.servers().iter().position(|server| server.port() == leader).expect("one of them")
 }
 
@@ -21,12 +19,12 @@ async fn leader_at(servers: &TestZooKeeper) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_grant() {
     const LOCKS: [&str; 4] = ["zero", "one", "two", "three"];
-    let options = ZooKeeperOptions::new().sync_limit(100).peers_through_proxies();
-    let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
-    for round in 0..rounds(3) {
+    let borrowed = Borrowed::wired_ensemble().await;
+    let servers = borrowed.servers();
+    for round in 0..rounds(2) {
         let follower = (leader_at(&servers).await + 1) % 3;
         let testbed = Testbed::on(servers.clone(), follower).await;
-        let near = testbed.patient().await;
+        let near = testbed.direct().await;
         let mut contests = Vec::new();
         let mut holders = Vec::new();
         for lock in LOCKS {
@@ -41,13 +39,13 @@ async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_gra
         let [node, _] = &testbed.nodes(LOCKS[0]).await[..] else { panic!("a holder and a waiter") };
         // At some point between two heartbeats, and between two messages of follower and leader.
         sleep(T * (round % 10) / 100).await;
-        let cut = Instant::now();
         for wire in servers.peer_links_of(follower) {
             match round % 2 {
                 0 => both_ways(|direction| wire.stall(direction)),
                 _ => both_ways(|direction| wire.black_hole(direction)),
             }
         }
+        let cut = near.now();
         let mut outcomes = Vec::new();
         for contest in contests {
             outcomes.push(contest.decided(cut).await);
@@ -78,31 +76,30 @@ async fn a_holder_whose_follower_is_cut_off_detects_its_loss_before_the_next_gra
 /// Faults 17, 26: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
-    let servers = Arc::new(ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts"));
+    let borrowed = Borrowed::ensemble().await;
+    let servers = borrowed.servers();
     let testbed = Testbed::on(servers.clone(), 0).await;
-    let url = format!("zk://{}{}?prefix=&session=4s", servers.connect_string(), testbed.root);
+    // The election of a leader on a busy machine takes less.
+    let url = format!("zk://{}{}?prefix=&session=20s", servers.connect_string(), testbed.root);
     let (one, two) = (connect(&url).await, connect(&url).await);
     let mut last = None;
-    for _ in 0..3 {
+    for _ in 0..2 {
         let held = acquire(&one, "one").await;
         assert!(Some(held.fencing_token()) > last);
         let waiter = spawn_waiter(&two, "one");
         testbed.until_queued("one", 2).await;
         sleep(ms(100)).await;
         let leader = leader_at(&servers).await;
-        let killed = Instant::now();
         servers.servers()[leader].kill().unwrap();
         let before = held.valid_until();
         until("the hold is renewed", async || {
-            assert!(held.is_held(), "lost with the leader, {:?} ago", killed.elapsed());
+            assert!(held.is_held(), "lost with the leader");
             held.valid_until() > before && two.now() < held.valid_until()
         })
         .await;
-        println!("renewed {:?} after the leader was killed", killed.elapsed());
         let token = held.fencing_token();
         release(held).await;
         let next = until_granted(waiter).await;
-        println!("handed off {:?} after the leader was killed", killed.elapsed());
         assert!(next.fencing_token() > token);
         last = Some(next.fencing_token());
         release(next).await;
@@ -114,17 +111,19 @@ async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
 /// Fault 27: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_server_is_refused() {
-    let options = ZooKeeperOptions::new().java_arg("-Dreadonlymode.enabled=true");
-    let servers = options.ensemble(3).await.expect("ZooKeeper starts");
-    let [one, rest @ ..] = servers.servers() else { panic!("three servers") };
-    for server in rest {
-        server.kill().unwrap();
-    }
-    until("it is read-only", async || {
-        one.four_letter("isro").await.is_ok_and(|answer| answer == "ro")
-    })
-    .await;
-    let url = format!("zk://{}/locks?unreachable_after=2s", one.connect_string());
+    // One of three, without the others.
+    let free = [(); 2].map(|()| std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port"));
+    let [quorum, election] = free.map(|port| port.local_addr().expect("an address").port());
+    let servers = ZooKeeperOptions::new()
+        .java_arg("-Dreadonlymode.enabled=true")
+        .config(&format!("server.1=127.0.0.1:{quorum}:{election}"))
+        .config("server.2=127.0.0.1:1:2\nserver.3=127.0.0.1:3:4")
+        .standalone()
+        .await
+        .expect("ZooKeeper starts");
+    let read_only = servers.servers()[0].four_letter("isro").await.expect("an answer");
+    assert_eq!(read_only, "ro");
+    let url = format!("zk://{}/locks?unreachable_after=2s", servers.connect_string());
     let error = try_connect(&url).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
 }

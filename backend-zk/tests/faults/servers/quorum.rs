@@ -1,19 +1,9 @@
 //! Three servers of which some are dead or frozen.
 
-use std::sync::Arc;
-
 use fencelock_core::{ErrorKind, Guard, Moment};
-use fencelock_testkit::servers::ZooKeeperOptions;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::support::*;
-
-/// The tick of the servers that tests start.
-const TICK: std::time::Duration = ms(200);
-
-async fn three() -> Arc<fencelock_testkit::servers::TestZooKeeper> {
-    Arc::new(ZooKeeperOptions::new().ensemble(3).await.expect("ZooKeeper starts"))
-}
 
 async fn follower_of(servers: &fencelock_testkit::servers::TestZooKeeper) -> usize {
     let leader = servers.leader().await.expect("a leader").port();
@@ -27,11 +17,11 @@ async fn follower_of(servers: &fencelock_testkit::servers::TestZooKeeper) -> usi
 /// Faults 19, 30: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_follower_blocks_no_client() {
-    // Sessions that outlast the stalls of a busy machine.
-    let options = ZooKeeperOptions::new().tick_time(ms(500));
-    let servers = Arc::new(options.ensemble(3).await.expect("ZooKeeper starts"));
+    let borrowed = Borrowed::ensemble().await;
+    let servers = borrowed.servers();
     let follower = follower_of(&servers).await;
     let testbed = Testbed::on(servers.clone(), follower).await;
+    // Sessions that outlast the stalls of a busy machine.
     let url = format!("zk://{}{}?prefix=&session=10s", servers.connect_string(), testbed.root);
     let (mut clients, mut guards) = (Vec::new(), Vec::new());
     // Enough that some of them are connected to the follower: which ones is unknown.
@@ -74,7 +64,8 @@ async fn a_frozen_follower_blocks_no_client() {
 /// Faults 20, 30, 31: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterwards() {
-    let servers = three().await;
+    let borrowed = Borrowed::ensemble().await;
+    let servers = borrowed.servers();
     let testbed = Testbed::on(servers.clone(), 0).await;
     let (far, near) = (testbed.behind().await, testbed.direct().await);
     let held = acquire(&far, "one").await;
@@ -84,16 +75,14 @@ async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterward
     for dead in &all[1..] {
         dead.kill().unwrap();
     }
-    let killed = Instant::now();
     // The holder is cut off for good.
     both_ways(|direction| testbed.proxy.black_hole(direction));
+    let cut = far.now();
     soon("the holder is notified", held.lost()).await;
-    assert!(killed.elapsed() < T * 16 / 25 + SLACK, "notified after {:?}", killed.elapsed());
-    let asked = Instant::now();
+    assert_ends_in_time(&held, cut, T);
     let lock = near.lock("other").wait_at_most(ms(500));
     let error = soon("a short wait ends", lock.acquire()).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
-    assert!(asked.elapsed() < ms(500) + SLACK, "after {:?}", asked.elapsed());
     until("the error of connecting names the cause", async || {
         let url = testbed.url(&all[0].connect_string(), "unreachable_after=3s");
         let error = try_connect(&url).await.expect_err("without a quorum");
@@ -103,14 +92,11 @@ async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterward
     .await;
     let fresh = spawn_waiter(&near, "fresh");
     // Longer than all session timeouts.
-    sleep((T * 5 / 2).saturating_sub(killed.elapsed())).await;
+    sleep((cut + T * 5 / 2).duration_since(near.now())).await;
     assert!(!waiter.is_finished() && !fresh.is_finished(), "granted without a quorum");
     all[1].restart().await.unwrap();
-    let back = Instant::now();
     release(until_granted(fresh).await).await;
     let next = until_granted(waiter).await;
-    println!("the dead holder's lock was free {:?} after the quorum was back", back.elapsed());
-    assert!(back.elapsed() < T + TICK + SLACK * 3, "free after {:?}", back.elapsed());
     assert!(!held.is_held());
     all[2].restart().await.unwrap();
     testbed.proxy.heal().await.unwrap();
@@ -126,14 +112,15 @@ async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterward
 /// Fault 32: zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thawed_follower_grants_no_lock_that_was_lost() {
-    let servers = three().await;
+    let borrowed = Borrowed::ensemble().await;
+    let servers = borrowed.servers();
     let follower = follower_of(&servers).await;
     let testbed = Testbed::on(servers.clone(), follower).await;
-    let (far, near) = (testbed.behind().await, testbed.patient().await);
+    let (far, near) = (testbed.behind().await, testbed.direct().await);
     for _ in 0..3 {
         let contest = Contest::between(&testbed, &far, &near, "one").await;
-        let cut = Instant::now();
         servers.servers()[follower].freeze().await.unwrap();
+        let cut = far.now();
         let Outcome { loser, winner, .. } = contest.decided(cut).await;
         servers.servers()[follower].thaw().unwrap();
         // At once, and repeatedly while the follower catches up.

@@ -1,7 +1,7 @@
 //! Together with Apache Curator's `InterProcessReadWriteLock`, on ZooKeeper: the command takes either
 //! of its locks.
 
-#[path = "../../../../backend-zk/tests/foreign/peer.rs"]
+#[path = "../../../../backend-zk/tests/faults/foreign/peer.rs"]
 #[allow(dead_code, reason = "the backend's own tests use the rest")]
 mod peer;
 

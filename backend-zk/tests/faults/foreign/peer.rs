@@ -50,7 +50,7 @@ fn class_path() -> String {
 fn java(source: &str) -> Command {
     let mut command = Command::new("java");
     command.args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", &class_path()]);
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../backend-zk/tests/foreign");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../backend-zk/tests/faults/foreign");
     command.arg(format!("{directory}/{source}"));
     command.kill_on_drop(true);
     command

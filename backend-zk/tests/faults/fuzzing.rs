@@ -1,8 +1,6 @@
 //! External input is parsed without a panic, and as what it says: names, URLs, and the nodes that
 //! servers list. The fuzz targets in `fuzz/` check the same with far more inputs.
 
-#![allow(clippy::unwrap_used)]
-
 use fencelock_testkit::fuzzing::{
     a_slip_keeps_the_secret, a_url_keeps_its_secret, names_are_kept_apart,
     no_parameter_is_overlooked,

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencelock_core::{Locks, url};
-use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::SCHEME;
 use fencelock_zk::zookeeper_client::Client;
 
-use crate::peer::make_numbers;
-use crate::{acquire, is_busy};
+use super::peer::make_numbers;
+use super::{acquire, is_busy};
+use crate::support::Borrowed;
 
 async fn connect(host: &str) -> Locks {
     url::connect(&[SCHEME], &format!("zk://{host}/app?prefix=")).await.expect("connected")
@@ -24,7 +24,8 @@ async fn children(client: &Client) -> Vec<String> {
 /// be first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_claim_holds_by_a_number_that_other_nodes_have() {
-    let servers = TestZooKeeper::standalone().await.expect("ZooKeeper starts");
+    let borrowed = Borrowed::server().await;
+    let servers = borrowed.servers();
     let host = servers.connect_string();
     acquire(connect(&host).await.lock("one")).await.release().await.unwrap();
     let [server] = servers.servers() else { panic!("one server") };

@@ -7,10 +7,11 @@ mod peer;
 use std::time::Duration;
 
 use fencelock_core::{Guard, Lock, Locks, url};
-use fencelock_testkit::servers::TestZooKeeper;
 use fencelock_zk::SCHEME;
 use peer::Peer;
 use tokio::time::timeout;
+
+use crate::support::shared_server;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -29,8 +30,7 @@ fn ways(locks: &Locks, name: &str) -> [(&'static str, Lock); 3] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn curators_locks_and_ours_exclude_each_other() {
-    let server = TestZooKeeper::standalone().await.expect("ZooKeeper starts");
-    let host = server.connect_string();
+    let host = shared_server().await.connect_string();
     let locks = url::connect(&[SCHEME], &format!("zk://{host}/app?prefix=")).await.unwrap();
     let mut peer = Peer::start(&host).await;
     for (ours, lock) in ways(&locks, "orders") {
@@ -73,15 +73,11 @@ async fn curators_locks_and_ours_exclude_each_other() {
         assert!(is_busy(locks.semaphore("orders", 3)).await);
         assert_eq!(peer.ask("release").await, "released");
     }
+    curators_locks_wait_for_a_writer_that_became_a_reader(&locks, &mut peer).await;
 }
 
 /// Curator knows writers by their nodes' names: it waits, and our readers do not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curators_locks_wait_for_a_writer_that_became_a_reader() {
-    let server = TestZooKeeper::standalone().await.expect("ZooKeeper starts");
-    let host = server.connect_string();
-    let locks = url::connect(&[SCHEME], &format!("zk://{host}/app?prefix=")).await.unwrap();
-    let mut peer = Peer::start(&host).await;
+async fn curators_locks_wait_for_a_writer_that_became_a_reader(locks: &Locks, peer: &mut Peer) {
     let both = locks.rw_lock("orders");
     for theirs in ["write", "read"] {
         let writer = acquire(both.write()).await;
