@@ -32,8 +32,7 @@ const LEAVING: &str = "conformance-tests/tests/simulation/scenes/leaving.rs";
 const RENEWING: &str = "conformance-tests/tests/simulation/scenes/renewing.rs";
 const WAITING: &str = "conformance-tests/tests/simulation/scenes/waiting.rs";
 const OBSERVING: &str = "core/tests/promises/observing.rs";
-const PROMISES: &str = "core/tests/promises/holding.rs";
-const MODEL: &str = "models/tests/redlock/breaks.rs";
+const MODEL: &str = "models/tests/rules/redlock/breaks.rs";
 
 /// Each mutant, in the order of their list.
 pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
@@ -112,8 +111,12 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         &[Suite("lost_handoffs::tokens_rise_over_hand_offs_when_the_store_loses_its_data")],
     ),
     (Mutant::DowngradeStaysExclusive, &[Suite("downgrade::a_downgraded_writer_lets_readers_in")]),
-    (Mutant::DowngradeLetsGo, &[Suite("downgrade::a_downgraded_writer_keeps_writers_out")]),
+    (
+        Mutant::DowngradeLetsGo,
+        &[Suite("downgrade::a_downgraded_writer_keeps_writers_out"), SeedsOfLeases],
+    ),
     (Mutant::DowngradeMintsToken, &[Suite("downgrade::a_downgrade_keeps_the_token")]),
+    (Mutant::ReleaseKnowsOneForm, &[SeedsOfLeases]),
     (Mutant::TryStaysQueued, &[Suite("waiting::a_try_leaves_nothing_in_the_queue"), SeedsOfLeases]),
     (
         Mutant::CancelLeavesEntry,
@@ -251,7 +254,7 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "a lock is released while its validity lasts",
         "core/src/engine/owned_hold.rs: release",
-        &[Test(PROMISES, "a_claim_is_over_before_its_release_is_sent")],
+        &[Test(LEAVING, "no_hold_is_valid_any_more_when_its_release_is_sent")],
     ),
     (
         "a repeated release that finds nothing is not held",

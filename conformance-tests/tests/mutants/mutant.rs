@@ -45,6 +45,8 @@ pub(crate) enum Mutant {
     DowngradeLetsGo,
     /// A reader is a new grant, with a new token.
     DowngradeMintsToken,
+    /// A release removes only a holder of the mode that was granted.
+    ReleaseKnowsOneForm,
     // Waiting.
     /// A refused try stays in the queue.
     TryStaysQueued,

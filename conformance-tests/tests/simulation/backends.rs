@@ -8,16 +8,16 @@ use fencelock_core::{Label, Locks, LostReason, Mode, Settings, Ttl};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::conditions::Conditions;
-use crate::dice::Dice;
-use crate::history::History;
-use crate::lease_backend::LeaseBackend;
-use crate::lease_script::Who;
-use crate::lease_server::LeaseServer;
-use crate::link::Link;
+use crate::lease::backend::LeaseBackend;
+use crate::lease::script::Who;
+use crate::lease::server::LeaseServer;
 use crate::mutant::Mutant;
-use crate::session_backend::SessionBackend;
-use crate::session_server::SessionServer;
+use crate::session::backend::SessionBackend;
+use crate::session::server::SessionServer;
+use crate::world::conditions::Conditions;
+use crate::world::dice::Dice;
+use crate::world::history::History;
+use crate::world::link::Link;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);

@@ -8,15 +8,15 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep, timeout};
 
-use crate::clients::{Client, Habits};
-use crate::conditions::Conditions;
-use crate::dice::Dice;
-use crate::faulty::Faults;
-use crate::gate::Gate;
-use crate::history::{History, Tally};
-use crate::link::Link;
 use crate::mutant::Mutant;
 use crate::scene::{Kind, Process, Scene};
+use crate::world::clients::{Client, Habits};
+use crate::world::conditions::Conditions;
+use crate::world::dice::Dice;
+use crate::world::faulty::Faults;
+use crate::world::gate::Gate;
+use crate::world::history::{History, Tally};
+use crate::world::link::Link;
 
 /// What a run showed when nothing was wrong.
 #[derive(Debug)]

@@ -7,17 +7,17 @@ use std::time::Duration;
 use fencelock_core::memory::Memory;
 use fencelock_core::{DistributedLock, Label, Locks, Settings, Ttl};
 
-use crate::conditions::Conditions;
-use crate::dice::Dice;
-use crate::faulty::{Faults, Faulty};
-use crate::gate::Gate;
-use crate::history::History;
-use crate::lease_backend::LeaseBackend;
-use crate::lease_server::LeaseServer;
-use crate::link::Link;
+use crate::lease::backend::LeaseBackend;
+use crate::lease::server::LeaseServer;
 use crate::mutant::Mutant;
-use crate::session_backend::SessionBackend;
-use crate::session_server::SessionServer;
+use crate::session::backend::SessionBackend;
+use crate::session::server::SessionServer;
+use crate::world::conditions::Conditions;
+use crate::world::dice::Dice;
+use crate::world::faulty::{Faults, Faulty};
+use crate::world::gate::Gate;
+use crate::world::history::History;
+use crate::world::link::Link;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -1,7 +1,7 @@
 //! Cells over a store that loses requests and replies, delays them, and forgets to notify.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencelock_core::{ErrorKind, memory};
 use futures_util::future::join_all;
@@ -80,14 +80,18 @@ async fn additions_are_exact_whatever_is_lost_late_or_repeated() {
 async fn a_latch_opens_neither_early_nor_never_whatever_is_lost() {
     for seed in 100..=140 {
         let store = Lossy::new(broken(seed));
+        let come = Arc::new(AtomicUsize::new(0));
         let mut tasks = JoinSet::new();
         for shard in 0..6 {
-            let latch = store.locks().latch("import", 6);
+            let (latch, come) = (store.locks().latch("import", 6), come.clone());
             tasks.spawn(async move {
+                sleep(SECOND * shard).await;
+                come.fetch_add(1, Ordering::SeqCst);
                 let who = format!("shard {shard}");
                 // A worker that does not know whether it counted asks again.
                 while latch.count_down_as(&who).await.is_err() {}
                 while latch.wait().await.is_err() {}
+                assert_eq!(come.load(Ordering::SeqCst), 6, "seed {seed}: it opened early");
             });
         }
         timeout(600 * SECOND, tasks.join_all()).await.unwrap_or_else(|_| panic!("seed {seed}"));

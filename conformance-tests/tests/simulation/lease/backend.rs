@@ -13,11 +13,11 @@ use fencelock_core::{
     RenewOutcome, RenewalPlan, Residue, Result, Snapshot, TokenOrder, Ttl, WaiterCheck, lease_end,
 };
 
-use crate::gate::GatedClock;
-use crate::lease_script::{Answer, Entry, Who};
-use crate::lease_server::LeaseServer;
-use crate::link::Link;
+use crate::lease::script::{Answer, Entry, Who};
+use crate::lease::server::LeaseServer;
 use crate::mutant::Mutant;
+use crate::world::gate::GatedClock;
+use crate::world::link::Link;
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub(crate) static PROFILE: Profile = Profile {
     longest_ttl: Ttl::MAX,
     order: Order::Arrival,
     modes: Modes::ALL,
-    downgrade: false,
+    downgrade: true,
     tokens: TokenOrder::BeyondData,
     max_local_handoffs: 1,
     cells: None,
@@ -258,6 +258,16 @@ impl Acquisition for SharedAcquisition {
 
     async fn release(&self) -> Result<ReleaseOutcome> {
         self.0.release().await
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        let (backend, entry) = (&self.0.backend, self.0.entry);
+        let sent = backend.clock.now();
+        let asked = backend.ask(entry.who.claim, move |server| server.downgrade(entry));
+        Ok(match asked.await? {
+            true => RenewOutcome::Renewed { valid_until: lease_end(sent, entry.ttl) },
+            false => RenewOutcome::Lost,
+        })
     }
 }
 

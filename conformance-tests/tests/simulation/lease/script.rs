@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fencelock_core::{IfBusy, Mode};
 
-use crate::lease_server::LeaseServer;
+use crate::lease::server::LeaseServer;
 use crate::mutant::Mutant;
 
 /// One claim of one process.

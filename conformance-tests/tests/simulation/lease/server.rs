@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::history::History;
-use crate::lease_backend::LeaseBackend;
-use crate::lease_script::{Answer, Checked, Entry, Holder, Lock, Script, Who, nanos};
+use fencelock_core::Mode;
+
+use crate::lease::backend::LeaseBackend;
+use crate::lease::script::{Answer, Checked, Entry, Holder, Lock, Script, Who, nanos};
 use crate::mutant::Mutant;
+use crate::world::history::History;
 
 pub(crate) struct LeaseServer {
     pub(crate) history: Arc<History>,
@@ -105,7 +107,11 @@ impl LeaseServer {
             let held = |holder: &Holder| holder.entry.who == who && holder.confirmed;
             let takes_its_turn_along = self.mutant == Some(Mutant::WakeLostOnCancel)
                 && !script.lock.holders.iter().any(held);
-            script.lock.holders.retain(|holder| holder.entry.who != who);
+            let keeps = |holder: &Holder| {
+                let is_in_other_form = holder.entry.mode != entry.mode;
+                self.mutant == Some(Mutant::ReleaseKnowsOneForm) && is_in_other_form
+            };
+            script.lock.holders.retain(|holder| holder.entry.who != who || keeps(holder));
             script.lock.queue.retain(|_, waiter| waiter.entry.who != who);
             let mut removed = script.lock.holders.len() + script.lock.queue.len() < before;
             if !removed && self.mutant == Some(Mutant::ReleaseFreesAnybody) {
@@ -118,6 +124,27 @@ impl LeaseServer {
                 script.serve();
             }
             removed
+        })
+    }
+
+    /// Makes a writer a reader; one that is a reader stays one.
+    pub(crate) fn downgrade(&self, entry: Entry) -> bool {
+        let Entry { who, lock, .. } = entry;
+        self.history.note(who.process, "server downgrade", lock as u64, who.claim);
+        self.script(lock, |script| {
+            let until = script.now + nanos(entry.ttl);
+            let holders = &mut script.lock.holders;
+            let own = |holder: &Holder| holder.entry.who == who;
+            let Some(at) = holders.iter().position(own) else { return false };
+            let mut holder = holders.remove(at);
+            if self.mutant == Some(Mutant::DowngradeLetsGo) {
+                script.serve();
+            }
+            (holder.entry.mode, holder.until) = (Mode::Shared, until);
+            script.lock.holders.push(holder);
+            self.history.freed(lock);
+            script.serve();
+            true
         })
     }
 

@@ -6,7 +6,7 @@ use fencelock_core::{AttemptOutcome, ErrorKind, Guard, Locks, LostReason, Releas
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
-use crate::scripted::{Call, SECOND, Scripted, Step};
+use crate::scenes::scripted::{Call, SECOND, Scripted, Step};
 
 fn attempt(call: Call) -> bool {
     matches!(call, Call::Attempt(_))
@@ -34,7 +34,7 @@ async fn close_sends_waiters_away() {
     let phases: [Step<AttemptOutcome>; 3] = [
         Step::Never,
         Step::Now(Ok(AttemptOutcome::Waiting { check_after: Duration::MAX })),
-        Step::Now(Err(crate::scripted::unreachable())),
+        Step::Now(Err(crate::scenes::scripted::unreachable())),
     ];
     for step in phases {
         let store = Scripted::leases();
@@ -75,7 +75,7 @@ async fn close_ends_holds_then_releases_them() {
 async fn close_waits_for_a_release_under_way() {
     let store = Scripted::leases();
     store.on_release(|n| match n {
-        0 => Step::After(SECOND, Err(crate::scripted::unreachable())),
+        0 => Step::After(SECOND, Err(crate::scenes::scripted::unreachable())),
         _ => Step::After(SECOND, Ok(ReleaseOutcome::Removed)),
     });
     let locks = store.locks();

@@ -11,7 +11,7 @@ use fencelock_core::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::scripted::{Call, SECOND, Scripted, Stall, Step, unreachable};
+use crate::scenes::scripted::{Call, SECOND, Scripted, Stall, Step, unreachable};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -208,31 +208,9 @@ fn other_locks_continue_while_a_backend_blocks_in(place: Place) {
 }
 
 #[test]
-fn other_locks_continue_while_begin_blocks() {
-    other_locks_continue_while_a_backend_blocks_in(Place::Begin);
-}
-
-#[test]
-fn other_locks_continue_while_attempt_blocks() {
-    other_locks_continue_while_a_backend_blocks_in(Place::Attempt);
-}
-
-#[test]
-fn other_locks_continue_while_release_blocks() {
-    other_locks_continue_while_a_backend_blocks_in(Place::Release);
-}
-
-#[test]
-fn other_locks_continue_while_renew_blocks() {
-    other_locks_continue_while_a_backend_blocks_in(Place::Renew);
-}
-
-#[test]
-fn other_locks_continue_while_check_waiters_blocks() {
-    other_locks_continue_while_a_backend_blocks_in(Place::Check);
-}
-
-#[test]
-fn other_locks_continue_while_inspect_blocks() {
-    other_locks_continue_while_a_backend_blocks_in(Place::Inspect);
+fn other_locks_continue_while_a_backend_blocks() {
+    use Place::{Attempt, Begin, Check, Inspect, Release, Renew};
+    for place in [Begin, Attempt, Release, Renew, Check, Inspect] {
+        other_locks_continue_while_a_backend_blocks_in(place);
+    }
 }

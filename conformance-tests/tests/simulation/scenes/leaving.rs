@@ -11,8 +11,8 @@ use fencelock_core::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::gate::AtMostPolls;
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, unreachable};
+use crate::scenes::scripted::{Call, SECOND, Scripted, Step, TTL, unreachable};
+use crate::world::gate::AtMostPolls;
 
 fn release(call: Call) -> bool {
     matches!(call, Call::Release(_))
@@ -212,13 +212,6 @@ fn a_runtime_that_shuts_down_ends_what_it_held_at_once() {
         assert_eq!(error.kind(), ErrorKind::NotHeld);
     });
     assert_eq!(store.count(release), 0, "no task is left to send it");
-}
-
-#[test]
-fn a_guard_that_outlives_its_runtime_is_dropped_without_a_panic() {
-    let (_, locks, guard) = outlived();
-    drop(guard);
-    drop(locks);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencelock_core::{Guard, Liveness, LostReason, Moment, RenewOutcome, RenewalPlan, lease_end};
 use tokio::time::{sleep, timeout};
 
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
+use crate::scenes::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
 
 fn renewal(call: Call) -> bool {
     matches!(call, Call::Renew(_))

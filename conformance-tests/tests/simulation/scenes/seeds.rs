@@ -9,13 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::catalogue::{By, CATALOGUE};
-use crate::history::Tally;
 use crate::mutant::Mutant;
 use crate::run::{Shown, Wrong, run};
 use crate::scene::Kind;
+use crate::world::history::Tally;
 
 /// Seeds per kind of store, unless `SIM_SEEDS` says otherwise: half of them always the same.
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 5_000;
 /// So many seeds show each mutant: most are shown by the first hundred.
 const MUTANT_WITHIN: u64 = 5_000;
 /// Of the machine's own time, which may stand still for a while.
@@ -41,7 +41,7 @@ fn repeat(kind: Kind, seed: u64, wrong: &Wrong) -> String {
     format!(
         "{kind} store, seed {seed}: {}\n{}\nrepeat exactly this run, with all its events, by\n  \
          SIM_SEED={seed} cargo test -p fencelock-conformance --test simulation -- --exact \
-         seeds::{kind}_store_keeps_its_promises\n",
+         scenes::seeds::{kind}_store_keeps_its_promises\n",
         wrong.what,
         wrong.events,
         kind = kind.as_str(),

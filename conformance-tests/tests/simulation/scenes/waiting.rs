@@ -11,8 +11,8 @@ use fencelock_core::{
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::gate::AtMostPolls;
-use crate::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
+use crate::scenes::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
+use crate::world::gate::AtMostPolls;
 
 const FOREVER: Duration = Duration::MAX;
 
@@ -279,15 +279,6 @@ async fn a_silent_store_is_waited_for_so_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_lock_is_waited_for_without_end() {
-    let store = Scripted::leases();
-    store.on_attempt(|_, _, _| waiting(SECOND));
-    let acquiring = acquire(&store);
-    sleep(100_000 * SECOND).await;
-    assert!(!acquiring.is_finished());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_wait_limit_is_kept_to_in_every_phase() {
     let limit = Duration::from_millis(2_500);
     // Only a store that queued the claim has said that the lock is not free.
@@ -307,26 +298,6 @@ async fn a_wait_limit_is_kept_to_in_every_phase() {
         assert!(waited >= limit && waited <= limit + Duration::from_millis(2), "{waited:?}");
         store.until(1, release).await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_thousand_waiters_are_checked_together() {
-    let store = Scripted::leases();
-    store.on_attempt(|_, _, _| waiting(SECOND));
-    let locks = store.locks();
-    let waiters: Vec<_> = (0..1_000)
-        .map(|_| {
-            let lock = locks.lock("a");
-            tokio::spawn(async move { lock.acquire().await })
-        })
-        .collect();
-    store.until(1_000, attempt).await;
-    sleep(10 * SECOND).await;
-    let checks = store.count(check);
-    assert!(checks <= 10, "{checks} requests in ten seconds");
-    waiters.iter().for_each(JoinHandle::abort);
-    store.until(1_000, release).await;
-    store.forget_claims();
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,10 +10,10 @@ use fencelock_core::{
 };
 use tokio::sync::oneshot;
 
-use crate::lease_script::Who;
+use crate::lease::script::Who;
 use crate::mutant::Mutant;
-use crate::session_backend::{SessionBackend, unreachable};
-use crate::session_server::Nodes;
+use crate::session::backend::{SessionBackend, unreachable};
+use crate::session::server::Nodes;
 
 pub(crate) struct SessionAcquisition {
     backend: Arc<SessionBackend>,
@@ -102,7 +102,7 @@ impl SessionAcquisition {
             self.backend.write(self.who.claim, session, move |it| it.sync(session)).await?;
         }
         let nodes = self.list(session).await?;
-        let own = |node: &crate::session_server::Node| node.who == self.who;
+        let own = |node: &crate::session::server::Node| node.who == self.who;
         let found = nodes.iter().find(|(_, node)| own(node) && node.session == session);
         let place = match found {
             Some((seq, node)) => Place::Node { session, seq: *seq, token: node.token },
@@ -115,7 +115,7 @@ impl SessionAcquisition {
     async fn create(&self, session: u64) -> Result<(u64, u64)> {
         self.put(Place::Unsure(session));
         let (lock, who, mode) = (self.lock, self.who, self.claim.mode());
-        let create = move |server: &crate::session_server::SessionServer| {
+        let create = move |server: &crate::session::server::SessionServer| {
             server.create(session, lock, who, mode)
         };
         let (seq, token) = self.backend.write(who.claim, session, create).await?;
@@ -132,7 +132,7 @@ impl SessionAcquisition {
             noticed.store(true, Ordering::Release);
         });
         self.watches().push(armed);
-        let watch = move |server: &crate::session_server::SessionServer| {
+        let watch = move |server: &crate::session::server::SessionServer| {
             server.watch(who, lock, seq, fired)
         };
         self.backend.read(who.claim, session, watch).await
@@ -258,7 +258,7 @@ impl SessionAcquisition {
         let Place::Node { seq, .. } = place else { return Ok(ReleaseOutcome::Absent) };
         let lock = self.lock;
         let delete =
-            move |server: &crate::session_server::SessionServer| server.delete(session, lock, seq);
+            move |server: &crate::session::server::SessionServer| server.delete(session, lock, seq);
         let removed = self.backend.write(self.who.claim, session, delete).await;
         match removed {
             Ok(true) => {

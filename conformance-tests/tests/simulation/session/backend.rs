@@ -13,13 +13,13 @@ use fencelock_core::{
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 
-use crate::gate::GatedClock;
-use crate::lease_backend::lock_number;
-use crate::lease_script::Who;
-use crate::link::Link;
+use crate::lease::backend::lock_number;
+use crate::lease::script::Who;
 use crate::mutant::Mutant;
-use crate::session_acquisition::SessionAcquisition;
-use crate::session_server::{Expired, SessionServer};
+use crate::session::acquisition::SessionAcquisition;
+use crate::session::server::{Expired, SessionServer};
+use crate::world::gate::GatedClock;
+use crate::world::link::Link;
 
 pub(crate) struct SessionBackend {
     pub(crate) server: Arc<SessionServer>,

@@ -11,10 +11,10 @@ use std::time::Duration;
 use fencelock_core::{Clock, Mode, Moment};
 use tokio::sync::oneshot;
 
-use crate::history::History;
-use crate::lease_script::Who;
-use crate::link::Link;
+use crate::lease::script::Who;
 use crate::mutant::Mutant;
+use crate::world::history::History;
+use crate::world::link::Link;
 
 /// The answer to a request in a session that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, LostReason, Moment};
 use tokio::time::{sleep, timeout};
 
-use crate::dice::Dice;
-use crate::faulty::caught;
-use crate::gate::{AtMostPolls, Gate};
-use crate::history::{Granted, History};
+use crate::world::dice::Dice;
+use crate::world::faulty::caught;
+use crate::world::gate::{AtMostPolls, Gate};
+use crate::world::history::{Granted, History};
 
 /// What all clients of one run have in common.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ struct Asked {
     called: Moment,
     hold_at_most: bool,
     fixed_lease: bool,
+    /// Of a lock for readers and writers.
+    writer: bool,
 }
 
 enum Patience {
@@ -118,11 +120,15 @@ impl Client {
         let dice = &mut self.dice;
         let name = usize::try_from(dice.below(self.habits.locks as u64)).unwrap_or(0);
         let text = ["l0", "l1", "l2"][name];
+        let mut writer = false;
         let mut lock = match dice.percent(self.habits.exclusive) {
             true => self.locks.lock(text),
             false => match dice.below(3) {
                 0 => self.locks.rw_lock(text).read(),
-                1 => self.locks.rw_lock(text).write(),
+                1 => {
+                    writer = true;
+                    self.locks.rw_lock(text).write()
+                }
                 _ => {
                     let limit = dice.between(1..=u64::from(limit));
                     let [n, limit] =
@@ -148,7 +154,8 @@ impl Client {
             lock = lock.fixed_lease(ttl);
         }
         let called = self.history.now();
-        (lock, Asked { lock: name, called, hold_at_most, fixed_lease }, patience)
+        writer &= !fixed_lease;
+        (lock, Asked { lock: name, called, hold_at_most, fixed_lease, writer }, patience)
     }
 
     /// Which errors are allowed depends on the conditions.
@@ -202,7 +209,33 @@ impl Client {
             }
         }
         self.check_held(&guard).await;
+        if asked.writer && self.locks.profile().downgrade && self.dice.percent(40) {
+            self.downgrade(&guard, lock).await;
+            self.check_held(&guard).await;
+        }
         self.release(guard, asked).await;
+    }
+
+    /// A writer becomes a reader, and stays one for a while, whatever becomes of the answer.
+    async fn downgrade(&mut self, guard: &Guard, lock: usize) {
+        let token = guard.fencing_token();
+        self.history.freed(lock);
+        self.history.note(self.process, "downgrades", lock as u64, token.get());
+        let answer = match self.dice.percent(self.habits.impatience) {
+            true => {
+                let polls = self.dice.between(1..=3);
+                caught(AtMostPolls::new(guard.downgrade(), polls)).await.flatten()
+            }
+            false => caught(guard.downgrade()).await,
+        };
+        if let Some(Err(error)) = answer
+            && self.history.is_calm()
+            && guard.is_held()
+        {
+            self.history.fail(format!("{token} of lock {lock} is still a writer's: {error}"));
+        }
+        let most = self.dice.pick(&[0, 60]);
+        sleep(self.dice.millis(0..=most)).await;
     }
 
     fn lost(&self, guard: &Guard, asked: &Asked, reason: LostReason) {

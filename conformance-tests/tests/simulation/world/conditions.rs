@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::dice::Dice;
+use crate::world::dice::Dice;
 
 /// Chances in per cent.
 #[derive(Clone, Debug)]

@@ -14,10 +14,10 @@ use fencelock_core::{
 };
 use tokio::time::sleep;
 
-use crate::conditions::Conditions;
-use crate::dice::Dice;
-use crate::gate::Gate;
-use crate::history::History;
+use crate::world::conditions::Conditions;
+use crate::world::dice::Dice;
+use crate::world::gate::Gate;
+use crate::world::history::History;
 
 /// A backend with faults.
 pub(crate) struct Faulty<S> {
@@ -211,6 +211,13 @@ impl<S: DistributedLock> Acquisition for FaultyAcquisition<S> {
     async fn release(&self) -> Result<ReleaseOutcome> {
         self.faults.stumble().await;
         let answer = self.inner.release().await;
+        self.faults.stumble().await;
+        answer
+    }
+
+    async fn downgrade(&self) -> Result<RenewOutcome> {
+        self.faults.stumble().await;
+        let answer = self.inner.downgrade().await;
         self.faults.stumble().await;
         answer
     }

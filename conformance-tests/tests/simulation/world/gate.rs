@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 
 use fencelock_core::{Clock, Moment, TokioClock};
 
-use crate::dice::Dice;
-use crate::history::History;
+use crate::world::dice::Dice;
+use crate::world::history::History;
 
 #[derive(Debug, Default)]
 pub(crate) struct Gate {

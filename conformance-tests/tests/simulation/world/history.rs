@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fencelock_core::{Clock, FencingToken, Guard, Mode, Moment, TokioClock};
 
-use crate::gate::Gate;
+use crate::world::gate::Gate;
 
 /// A loss may be reported this much after the validity's end: tokio's timers count milliseconds.
 const REPORTED_WITHIN: Duration = Duration::from_millis(3);
@@ -348,6 +348,8 @@ impl State {
         let mut failure = None;
         for held in &mut self.holds {
             let until = held.until();
+            // A writer may have become a reader.
+            held.mode = held.guard.upgrade().map_or(held.mode, |guard| guard.mode());
             let key = (held.lock, held.token);
             let excused = self.excused.get(&key);
             if until <= now {

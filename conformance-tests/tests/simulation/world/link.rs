@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::conditions::Conditions;
-use crate::dice::Dice;
-use crate::gate::Gate;
+use crate::world::conditions::Conditions;
+use crate::world::dice::Dice;
+use crate::world::gate::Gate;
 
 pub(crate) struct Link {
     pub(crate) process: u32,

@@ -5,7 +5,7 @@
 
 use fencelock_redis::redlock::votes::Vote;
 
-use crate::rules::{Setting, Traits};
+use crate::redlock::rules::{Setting, Traits};
 
 /// The clients, by number.
 pub(crate) const CLIENTS: [usize; 2] = [0, 1];

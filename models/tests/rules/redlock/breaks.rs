@@ -1,9 +1,9 @@
 //! Without any one of the rules two clients hold the lock at once, or a token falls, in the settings
 //! in which neither happens with all rules. The tests have the numbers of the table of rules.
 
-use crate::rules::Dropped;
-use crate::steps::{FALL, OVERLAP};
-use crate::{breaks, settings};
+use crate::redlock::rules::Dropped;
+use crate::redlock::steps::{FALL, OVERLAP};
+use crate::redlock::{breaks, settings};
 
 #[test]
 fn row_1_without_a_delayed_restart() {

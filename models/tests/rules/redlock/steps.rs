@@ -3,9 +3,9 @@
 use fencelock_redis::redlock::votes::{self, Extension, Settled, Vote};
 use stateright::{Model, Property};
 
-use crate::client::Reading;
-use crate::rules::{Dropped, Setting};
-use crate::state::{CLIENTS, Kind, Stage, State};
+use crate::redlock::client::Reading;
+use crate::redlock::rules::{Dropped, Setting};
+use crate::redlock::state::{CLIENTS, Kind, Stage, State};
 
 /// A message is lost if no step delivers it, late if the step comes later; messages overtake each
 /// other.

@@ -6,10 +6,10 @@ use fencelock_redis::redlock::incarnation::{IncarnationVerdict, RestartTracker};
 use fencelock_redis::redlock::token;
 use fencelock_redis::redlock::votes::{self, Extension, Poll, Settled, Vote};
 
-use crate::rules::{Dropped, Setting, TOO_MUCH};
-use crate::server::deployment;
-use crate::state::{CLIENTS, Incarnation, Kind, Node, Owner, Request, Stage, State};
-use crate::units::{end_of_lease, moment, ticks, token_us};
+use crate::redlock::rules::{Dropped, Setting, TOO_MUCH};
+use crate::redlock::server::deployment;
+use crate::redlock::state::{CLIENTS, Incarnation, Kind, Node, Owner, Request, Stage, State};
+use crate::redlock::units::{end_of_lease, moment, ticks, token_us};
 
 /// How precisely a client knows the nodes' clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

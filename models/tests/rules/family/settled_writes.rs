@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 
-use crate::{breaks, holds};
+use crate::family::{breaks, holds};
 
 const ONCE: &str = "an addition counts once";
 const SUM: &str = "the value is the sum of the additions";

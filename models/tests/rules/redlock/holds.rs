@@ -1,8 +1,8 @@
 //! With all rules no violation is found, in any of the settings.
 
-use crate::rules::Dropped;
-use crate::steps::{GRANT, REINSTALLING, WRITE_BACK};
-use crate::{holds, settings};
+use crate::redlock::rules::Dropped;
+use crate::redlock::steps::{GRANT, REINSTALLING, WRITE_BACK};
+use crate::redlock::{holds, settings};
 
 #[test]
 fn contending_clients_are_granted_one_by_one() {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 
-use crate::{breaks, holds};
+use crate::family::{breaks, holds};
 
 const FROM: &str = "a write replaces what it was computed from";
 const ONE: &str = "a cell has one content";

@@ -1,6 +1,6 @@
 //! Small settings, each for one fault: combined they would have too many states to check.
 
-use crate::rules::{Setting, Traits};
+use crate::redlock::rules::{Setting, Traits};
 
 /// No faults except that messages are lost and overtake each other; one client tries twice.
 pub(crate) fn contention() -> Setting {

@@ -1,18 +1,12 @@
-//! Rules of hand-offs, downgrades and cells, checked exhaustively: all orders in which requests can be made,
-//! answered, lost, repeated and late.
+//! Rules of downgrades and cells, checked exhaustively: all orders in which requests can be made,
+//! answered, lost, repeated and late. What the simulation runs on the real code has no model here.
 //!
 //! Each model restates the steps of a store, which are scripts or requests. With the rule it holds;
 //! with each alternative that looks as good, some run breaks it, which is why the rule is what it is.
 
-#![allow(clippy::unwrap_used)]
-
 mod cell_on_zookeeper;
-mod downgrade_on_redis;
 mod downgrade_on_zookeeper;
-mod latch;
-mod reserved_tokens;
 mod settled_writes;
-mod shared_watch;
 
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -10,8 +10,6 @@
 //! late message for each client and node. Simplifications: a reply arrives when it is sent or never; a
 //! late reply is modelled by a late decision.
 
-#![allow(clippy::unwrap_used)]
-
 mod breaks;
 mod client;
 mod fingerprint;
@@ -27,8 +25,8 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::rules::{Dropped, Setting};
-use crate::steps::{FALL, OVERLAP};
+use crate::redlock::rules::{Dropped, Setting};
+use crate::redlock::steps::{FALL, OVERLAP};
 
 /// Checks every run that `setting` allows. Requires at least `floor` states, since a setting that
 /// allows less than intended would pass as well, and that each of `happens` occurs in some run.

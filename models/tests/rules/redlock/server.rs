@@ -6,9 +6,9 @@ use fencelock_redis::redlock::incarnation::{
 use fencelock_redis::redlock::token;
 use fencelock_redis::redlock::votes::Vote;
 
-use crate::rules::{Dropped, MARGIN, Setting, TOO_MUCH};
-use crate::state::{Incarnation, Key, Kind, Node, Owner, Request};
-use crate::units::{record_us, ticks};
+use crate::redlock::rules::{Dropped, MARGIN, Setting, TOO_MUCH};
+use crate::redlock::state::{Incarnation, Key, Kind, Node, Owner, Request};
+use crate::redlock::units::{record_us, ticks};
 
 impl Node {
     /// Handles a request and replies.

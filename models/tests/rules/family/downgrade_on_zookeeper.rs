@@ -6,7 +6,7 @@
 
 use stateright::{Model, Property};
 
-use crate::{breaks, holds};
+use crate::family::{breaks, holds};
 
 const ALONE: &str = "a writer has no company";
 const GRANTED: &str = "every waiter is granted the lock";

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use fencelock_redis::redlock::votes::Vote;
 
-use crate::state::{Ask, Incarnation, Kind, Node, Request};
+use crate::redlock::state::{Ask, Incarnation, Kind, Node, Request};
 
 impl Hash for Node {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
