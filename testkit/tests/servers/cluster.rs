@@ -106,16 +106,3 @@ async fn a_cluster_promotes_the_replica_of_a_killed_or_frozen_master() {
     second.thaw().unwrap();
     cluster.settled().await.unwrap();
 }
-
-/// Tests that start servers do so from harnesses whose futures change threads.
-#[tokio::test]
-async fn a_cluster_can_be_used_from_a_task() {
-    let task = tokio::spawn(async {
-        let cluster = TestCluster::start().await?;
-        cluster.migrate_slot(0, &cluster.nodes()[1]).await?;
-        cluster.failover(0).await?;
-        cluster.kill_master_of(0).await?;
-        Ok::<_, ServerError>(())
-    });
-    task.await.unwrap().unwrap();
-}

@@ -1,5 +1,6 @@
-//! The servers on demand, with the real programs. They start and end; what they answer in
-//! between is theirs. Where they are not installed, these tests fail and say what to install.
+//! The servers on demand, with the real programs, and the proxy in front of them. A server that does not
+//! start, or a fault that breaks too much, fails the tests that use it. What is tested here would be
+//! noticed by none of them: a fault that has no effect, and what is left behind.
 
 // Helpers are tests too, which the lint's own exception does not see.
 #![allow(clippy::unwrap_used)]
@@ -12,12 +13,12 @@ use fencelock_testkit::servers::{TestPostgres, TestRedis};
 use tokio::io::AsyncReadExt;
 
 mod cluster;
+mod deployments;
 mod pgbouncer;
 mod postgres;
+mod proxy;
 mod redis;
-mod sentinel;
 mod tables;
-mod tls;
 mod zookeeper;
 
 /// Runs this test program again as a process that starts a server and is then killed.

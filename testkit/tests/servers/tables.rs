@@ -35,16 +35,6 @@ async fn run(postgres: &TestPostgres, statements: &str) {
 }
 
 #[tokio::test]
-async fn a_server_without_the_schema_has_nothing_left() {
-    let postgres = TestPostgres::start().await.unwrap();
-    assert!(postgres.tables(SCHEMA).claims("").await.unwrap().is_empty());
-    assert!(postgres.tables(SCHEMA).cells("").await.unwrap().is_empty());
-    assert!(!postgres.tables(SCHEMA).is_locked("p:job").await.unwrap());
-    postgres.tables(SCHEMA).lose().await.unwrap();
-    within(postgres.tables(SCHEMA).hold_writes_back(Duration::from_millis(1))).await.unwrap();
-}
-
-#[tokio::test]
 async fn what_lives_under_the_prefix_is_left_and_nothing_else() {
     let postgres = with_tables().await;
     run(
@@ -102,55 +92,29 @@ async fn what_lives_under_the_prefix_is_left_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn an_expired_lock_has_no_holder_and_keeps_its_waiters() {
-    let postgres = with_tables().await;
-    // A name with what SQL could take for its own.
-    let name = "p:it's \\ 100%\n\u{e9}";
-    let hex: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
-    let key = format!("'\\x{hex}'::bytea");
-    let handed_to = "00000000-0000-0000-0000-000000000001";
-    run(
-        &postgres,
-        &format!(
-            "INSERT INTO locks (key, token, owner, until, crowd)
-                VALUES ({key}, 7, '{handed_to}', in_s(60), true);
-             INSERT INTO claims (owner, key, state, until) VALUES ('{handed_to}', {key}, 'w', in_s(60)),
-                (gen_random_uuid(), {key}, 'w', in_s(60)), (gen_random_uuid(), {key}, 'g', in_s(60)),
-                (gen_random_uuid(), 'p:other', 'h', in_s(60))"
-        ),
-    )
-    .await;
-    assert!(postgres.tables(SCHEMA).is_locked(name).await.unwrap());
-    postgres.tables(SCHEMA).expire(name).await.unwrap();
-    assert!(!postgres.tables(SCHEMA).is_locked(name).await.unwrap());
-    let states = "SELECT string_agg(state::text, '') FROM fencelock.claims WHERE key = ";
-    assert_eq!(postgres.sql(&format!("{states}{key}")).await.unwrap(), "w");
-    let row = "SELECT token, owner, until, crowd FROM fencelock.locks";
-    assert_eq!(postgres.sql(row).await.unwrap(), "7||0|t");
-    assert!(postgres.tables(SCHEMA).is_locked("p:other").await.unwrap());
-}
-
-#[tokio::test]
 async fn writes_are_held_back_and_reads_are_not() {
     let postgres = with_tables().await;
     run(&postgres, "INSERT INTO locks (key) VALUES ('k')").await;
-    let during = Duration::from_secs(1);
-    let start = std::time::Instant::now();
-    let step = async {
-        let held = "SELECT count(*) FROM pg_locks WHERE mode = 'ExclusiveLock' AND relation =
-            'fencelock.locks'::regclass AND granted";
+    let locks = "FROM pg_locks WHERE relation = 'fencelock.locks'::regclass AND";
+    let there_is = async |lock: &str| {
         within(async {
-            while postgres.sql(held).await.unwrap() == "0" {
+            while postgres.sql(&format!("SELECT count(*) {locks} {lock}")).await.unwrap() == "0" {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
         .await;
-        postgres.sql("SELECT count(*) FROM fencelock.locks").await.unwrap();
-        assert!(start.elapsed() < during, "a read waited");
-        run(&postgres, "UPDATE locks SET until = 1").await;
-        assert!(start.elapsed() >= during, "a write did not wait");
     };
-    let tables = postgres.tables(SCHEMA);
-    let (held_back, ()) = tokio::join!(tables.hold_writes_back(during), step);
-    held_back.unwrap();
+    const HELD: &str = "mode = 'ExclusiveLock' AND granted";
+    let use_it = async {
+        there_is(HELD).await;
+        within(postgres.sql("SELECT count(*) FROM fencelock.locks")).await.unwrap();
+        within(run(&postgres, "UPDATE locks SET until = 1")).await;
+    };
+    let end_it = async {
+        there_is("NOT granted").await;
+        postgres.sql(&format!("SELECT pg_terminate_backend(pid) {locks} {HELD}")).await.unwrap();
+    };
+    let (tables, hour) = (postgres.tables(SCHEMA), Duration::from_secs(3600));
+    let (held_back, (), ()) = tokio::join!(tables.hold_writes_back(hour), use_it, end_it);
+    assert!(held_back.is_err(), "its session was ended");
 }
