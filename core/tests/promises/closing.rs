@@ -7,35 +7,11 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::{ErrorKind, Guard, Locks, LostReason, ReleaseOutcome, Settings};
+use fencelock_core::{ErrorKind, Guard, Locks, Settings};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Barrier;
-use tokio::time::sleep;
 
-use crate::scripted::{Call, SECOND, Script, Scripted, ms, waiting};
-
-#[tokio::test(start_paused = true)]
-async fn close_waits_for_every_release_that_is_owed() {
-    let slow = |_| async {
-        sleep(ms(300)).await;
-        Ok(ReleaseOutcome::Removed)
-    };
-    let (store, locks) = Script::new().releases(slow).connect();
-    let released = locks.lock("a").acquire().await.unwrap();
-    let dropped = locks.lock("b").acquire().await.unwrap();
-    let held = locks.lock("c").acquire().await.unwrap();
-    let releasing = tokio::spawn(released.release());
-    drop(dropped);
-    store.until(2, |call| *call == Call::Release).await;
-    let asked = store.now();
-    locks.close().await.unwrap();
-    assert!(releasing.is_finished(), "close returned before a release in flight");
-    releasing.await.unwrap().unwrap();
-    let took = store.now().duration_since(asked);
-    assert!(took >= ms(300) && took <= ms(310), "{took:?}");
-    assert_eq!(held.lost().await, LostReason::Closed);
-    assert_eq!(store.calls().pop().unwrap().1, Call::Close);
-}
+use crate::scripted::{Call, SECOND, Script, Scripted, waiting};
 
 #[tokio::test(start_paused = true)]
 async fn close_does_not_wait_for_a_waiter_that_is_not_polled() {
@@ -56,20 +32,6 @@ async fn close_does_not_wait_for_a_waiter_that_is_not_polled() {
         assert_eq!(acquiring.await.unwrap_err().kind(), ErrorKind::Closed);
     }
     assert!(memory.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_sends_nothing_more_once_close_has_begun() {
-    let queues = |_| async { waiting(SECOND) };
-    let (store, locks) = Script::new().attempts(queues).connect();
-    let lock = locks.lock("a");
-    let waiter = tokio::spawn(async move { lock.acquire().await });
-    store.until(1, |call| *call == Call::Attempt).await;
-    locks.close().await.unwrap();
-    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
-    sleep(100 * SECOND).await;
-    let calls: Vec<Call> = store.calls().into_iter().map(|(_, call)| call).collect();
-    assert_eq!(calls, [Call::Attempt, Call::Release, Call::Close]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use fencelock_core::{ErrorKind, Settings, TokenEpoch};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use crate::scripted::{Call, Jumping, One, SECOND, Script, TTL};
+use crate::scripted::{Jumping, SECOND, Script, TTL};
 
 #[tokio::test(start_paused = true)]
 async fn work_is_not_polled_after_the_end_of_the_validity() {
@@ -72,16 +72,4 @@ async fn a_fixed_lease_of_the_memory_store_ends_for_its_waiters_too() {
     let end = waiter.valid_until();
     sleep(5 * SECOND).await;
     assert_eq!(waiter.valid_until(), end);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_claim_is_over_before_its_release_is_sent() {
-    let release = |asked: One| async move {
-        assert!(asked.of.is_over() && !asked.of.wake());
-        Ok(fencelock_core::ReleaseOutcome::Removed)
-    };
-    let (store, locks) = Script::new().releases(release).connect();
-    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
-    drop(locks.lock("a").acquire().await.unwrap());
-    store.until(2, |call| *call == Call::Release).await;
 }

@@ -16,6 +16,8 @@ mod expired;
 mod handoffs;
 mod holding;
 mod lossy;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod observing;
 mod options;
 mod panics;

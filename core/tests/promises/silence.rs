@@ -213,22 +213,6 @@ async fn a_silent_release_is_unreachable_and_continues() {
     store.until(2, |call| *call == Call::Release).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_clean_up_survives_a_backend_that_panics_or_never_returns() {
-    let fails_at_first = |asked: One| async move {
-        match asked.n {
-            0 => panic!("the backend panics as scripted"),
-            1 => pending().await,
-            _ => Ok(ReleaseOutcome::Removed),
-        }
-    };
-    let (store, locks) = Script::new().releases(fails_at_first).connect();
-    drop(locks.lock("a").acquire().await.unwrap());
-    let released = store.until(3, |call| *call == Call::Release);
-    tokio::time::timeout(10 * TTL, released).await.expect("the release is repeated");
-    locks.close().await.unwrap();
-}
-
 /// The panic is in the task that asks for all of them.
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_panics_leaves_no_task_waiting_for_its_turn() {
