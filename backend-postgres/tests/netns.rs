@@ -78,7 +78,7 @@ async fn disk() {
     let on_it = format!("CREATE TABLESPACE small LOCATION '{}'", space.display());
     server.sql(&on_it).await.unwrap();
     server.sql("ALTER TABLE fencelock.locks SET TABLESPACE small").await.unwrap();
-    let locks = connect(&server, "ttl=3s").await.unwrap();
+    let locks = connect(&server, "ttl=9s").await.unwrap();
     let held = acquire(&locks, "held").await;
     let ballast = place.path().join("ballast");
     fill(&ballast);
@@ -96,7 +96,7 @@ async fn disk() {
     };
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error_chain(&error).contains("the server's disk is full"), "{}", error_chain(&error));
-    until_renewed(&locks, &held, ms(3000)).await;
+    until_renewed(&locks, &held, ms(9000)).await;
     release(held).await;
     release(acquire(&locks, "held").await).await;
     let fresh = spawn_waiter(&locks, "fresh");

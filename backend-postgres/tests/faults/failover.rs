@@ -293,9 +293,6 @@ async fn a_primary_that_was_read_only_for_a_moment_loses_nothing() {
     let error = connect_error(&server.url()).await;
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error_chain(&error).contains("read-only"), "{error}");
-    sql(&server, "SET default_transaction_read_only = off; SELECT 1").await;
-    // The administrator's session is read-only as well, unless it says otherwise.
-    sql(&server, "SET transaction_read_only = off; SELECT 1").await;
     read_only("off").await;
     soon("the release succeeds", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;

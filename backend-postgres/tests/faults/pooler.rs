@@ -138,9 +138,7 @@ async fn no_session_of_a_pool_listens_to_the_channel_of_a_client() {
 async fn in_transactions(pooler: &TestPgBouncer, sessions: usize) -> Vec<tokio_postgres::Client> {
     let mut programs = Vec::new();
     for _ in 0..sessions {
-        let (client, connection) =
-            tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls).await.expect("connected");
-        tokio::spawn(connection);
+        let client = user_at(&pooler.url()).await.expect("connected");
         client.batch_execute("BEGIN; SELECT 1").await.expect("begun");
         programs.push(client);
     }
@@ -195,21 +193,13 @@ async fn while_the_pooler_is_paused_everything_is_bounded_and_then_continues() {
     let server = database().await;
     let pooler = pooled(&server, PgBouncerOptions::new()).await;
     let locks = through(&pooler, "ttl=30s").await;
-    let (kept, given) = (acquire(&locks, "kept").await, acquire(&locks, "given").await);
-    let waiter = spawn_waiter(&locks, "kept");
-    until_queued(&locks, "kept", 1).await;
-    pooler.console("PAUSE").await.unwrap();
-    let releasing = tokio::spawn(given.release());
-    assert_kind(&acquire_error(&locks, "other", ms(1500)).await, ErrorKind::Unreachable);
-    let fresh = spawn_waiter(&locks, "fresh");
-    // Longer than two answers may take: the connection is replaced, while it is paused.
-    tokio::time::sleep(ms(5000)).await;
-    pooler.console("RESUME").await.unwrap();
-    soon("the release succeeds", releasing).await.unwrap().unwrap();
-    release(until_granted(fresh).await).await;
-    until_renewed(&locks, &kept, ms(30_000)).await;
-    release(kept).await;
-    release(until_granted(waiter).await).await;
+    let run = async |command: &str| drop(pooler.console(command).await.unwrap());
+    let resume = async {
+        // Longer than two answers may take: the connection is replaced, while it is paused.
+        tokio::time::sleep(ms(5000)).await;
+        run("RESUME").await;
+    };
+    everything_is_bounded(&locks, run("PAUSE"), resume).await;
     drained(&server).await;
 }
 
@@ -283,9 +273,6 @@ async fn a_pooler_that_changes_from_sessions_to_transactions_is_noticed() {
     drained(&server).await;
 }
 
-/// Names how long the long run takes, in seconds.
-const SECONDS: &str = "FENCELOCK_POOL_SECONDS";
-
 /// Two programs of which one names its statements as the library would, and two clients, in a pool of one
 /// session: never is another's statement called.
 /// Fault 54: pgbouncer
@@ -294,12 +281,14 @@ async fn two_programs_in_a_pool_of_one_session_never_call_each_others_statements
     two_programs(Duration::from_secs(3)).await;
 }
 
-/// The same, for as many seconds as `FENCELOCK_POOL_SECONDS` says.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes ten minutes, or FENCELOCK_POOL_SECONDS"]
-async fn two_programs_in_a_pool_of_one_session_for_long() {
-    let seconds = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
-    two_programs(Duration::from_secs(seconds.unwrap_or(600))).await;
+mod long {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "in ./test --long: the everyday run has three seconds of it"]
+    async fn two_programs_in_a_pool_of_one_session_for_two_minutes() {
+        two_programs(Duration::from_secs(120)).await;
+    }
 }
 
 async fn two_programs(during: Duration) {
@@ -331,11 +320,7 @@ async fn two_programs(during: Duration) {
     let careless = async {
         let (mut called, mut refused) = (0_u64, 0_u64);
         while Instant::now() < end {
-            let (client, connection) =
-                tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls)
-                    .await
-                    .expect("connected");
-            tokio::spawn(connection);
+            let client = user_at(&pooler.url()).await.expect("connected");
             match client.prepare("SELECT 'careless'::text").await {
                 Ok(statement) => match client.query(&statement, &[]).await {
                     Ok(rows) => {

@@ -279,10 +279,7 @@ async fn a_server_without_room_for_connections_is_reported_and_waited_for() {
     let kept = acquire(&locks, "lock").await;
     let mut others = Vec::new();
     let full = async {
-        while let Ok((client, connection)) =
-            tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await
-        {
-            tokio::spawn(connection);
+        while let Ok(client) = user_at(&server.url()).await {
             others.push(client);
         }
     };
@@ -293,11 +290,7 @@ async fn a_server_without_room_for_connections_is_reported_and_waited_for() {
     // The connected client works, until it has to reconnect.
     release(acquire(&locks, "other").await).await;
     end_ours(&server).await;
-    let taken = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await;
-    if let Ok((client, connection)) = taken {
-        tokio::spawn(connection);
-        others.push(client);
-    }
+    others.extend(user_at(&server.url()).await);
     let fresh = spawn_waiter(&locks, "lock");
     drop(others);
     until_queued(&locks, "lock", 1).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Guard, Locks};
 use fencelock_testkit::scenes;
-use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
+use fencelock_testkit::servers::PostgresOptions;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::*;
@@ -113,29 +113,12 @@ async fn a_server_that_does_not_serve_is_reported_and_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_tables_are_locked_everything_is_bounded_and_then_continues() {
     let server = database().await;
-    let locks = direct(&server, "ttl=20s").await;
-    let (kept, given) = (acquire(&locks, "kept").await, acquire(&locks, "given").await);
-    let waiter = spawn_waiter(&locks, "kept");
-    until_queued(&locks, "kept", 1).await;
-    let user = locked(&server).await;
-    let releasing = tokio::spawn(given.release());
-    assert_kind(&acquire_error(&locks, "other", ms(1500)).await, ErrorKind::Unreachable);
-    let fresh = spawn_waiter(&locks, "fresh");
-    drop(user);
-    soon("the release succeeds", releasing).await.unwrap().unwrap();
-    release(until_granted(fresh).await).await;
-    until_renewed(&locks, &kept, ms(20_000)).await;
-    release(kept).await;
-    release(until_granted(waiter).await).await;
+    let locks = direct(&server, "ttl=30s").await;
+    let user = user(&server).await;
+    let run = async |sql: &str| user.batch_execute(sql).await.unwrap();
+    let lock = run("BEGIN; LOCK TABLE fencelock.locks IN EXCLUSIVE MODE");
+    everything_is_bounded(&locks, lock, run("ROLLBACK")).await;
     drained(&server).await;
-}
-
-/// A user that has locked the table of the locks until it is dropped.
-async fn locked(server: &TestPostgres) -> tokio_postgres::Client {
-    let user = user(server).await;
-    let lock = "BEGIN; LOCK TABLE fencelock.locks IN EXCLUSIVE MODE";
-    user.batch_execute(lock).await.expect("the table is locked");
-    user
 }
 
 /// Row 25: rows that are deleted by hand.

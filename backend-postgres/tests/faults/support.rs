@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, Once, PoisonError};
 
-use fencelock_core::{Error, Guard, Locks, Result, url};
+use fencelock_core::{Error, ErrorKind, Guard, Locks, Result, url};
 use fencelock_postgres::SCHEME;
 pub(crate) use fencelock_testkit::helpers::*;
 use fencelock_testkit::proxy::{Proxy, framing};
@@ -89,10 +89,34 @@ pub(crate) async fn sql(server: &TestPostgres, statements: &str) -> String {
 
 /// A connection of the user's own.
 pub(crate) async fn user(server: &TestPostgres) -> Client {
-    let (client, connection) =
-        tokio_postgres::connect(&server.url(), NoTls).await.expect("the user connects");
+    user_at(&server.url()).await.expect("the user connects")
+}
+
+pub(crate) async fn user_at(url: &str) -> std::result::Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
-    client
+    Ok(client)
+}
+
+/// While nothing is answered, waits end in time, and all continues afterwards.
+pub(crate) async fn everything_is_bounded(
+    locks: &Locks,
+    stop: impl Future<Output = ()>,
+    go_on: impl Future<Output = ()>,
+) {
+    let (kept, given) = (acquire(locks, "kept").await, acquire(locks, "given").await);
+    let waiter = spawn_waiter(locks, "kept");
+    until_queued(locks, "kept", 1).await;
+    stop.await;
+    let releasing = tokio::spawn(given.release());
+    assert_kind(&acquire_error(locks, "other", ms(1500)).await, ErrorKind::Unreachable);
+    let fresh = spawn_waiter(locks, "fresh");
+    go_on.await;
+    soon("the release succeeds", releasing).await.expect("it ends").expect("released");
+    release(until_granted(fresh).await).await;
+    until_renewed(locks, &kept, ms(30_000)).await;
+    release(kept).await;
+    release(until_granted(waiter).await).await;
 }
 
 /// Where the user's program writes, if its token is checked.

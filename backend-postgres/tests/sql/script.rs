@@ -70,23 +70,6 @@ fn the_script_blocks_no_step_while_its_transaction_is_open() {
     });
 }
 
-#[test]
-fn two_programs_create_the_schema_at_once() {
-    const ROUNDS: usize = 5;
-    runtime().block_on(async {
-        let server = fast().shared().await.unwrap();
-        let (first, second) =
-            (connected(&config(&server)).await, connected(&config(&server)).await);
-        let sql = format!("BEGIN; {}; COMMIT", schema::script("fencelock"));
-        for _ in 0..ROUNDS {
-            let (one, other) = tokio::join!(first.batch_execute(&sql), second.batch_execute(&sql));
-            one.unwrap();
-            other.unwrap();
-            first.batch_execute("DROP SCHEMA fencelock CASCADE").await.unwrap();
-        }
-    });
-}
-
 /// A snapshot from before the wait for another session would show neither whose schema it has made, nor which
 /// functions were there.
 #[test]

@@ -111,40 +111,4 @@ mod long {
             println!("a vacuum after {reads} reads");
         });
     }
-
-    /// No old version can be removed while one is open: slower and slower, and always right. As fast as before once
-    /// it has ended.
-    #[test]
-    #[ignore = "in ./test --long: takes a minute, in which one lock is acquired all the time"]
-    fn a_hot_lock_recovers_from_an_old_snapshot() {
-        const PART: Duration = Duration::from_secs(5);
-        runtime().block_on(async {
-            let server = PostgresOptions::new().start().await.unwrap();
-            let steps = Steps::of(connected(&config(&server)).await, 1, 6).await;
-            let pairs = async || {
-                let (start, mut pairs) = (Instant::now(), 0_u32);
-                while start.elapsed() < PART {
-                    let owner = Uuid::new_v4();
-                    assert!(steps.attempt(owner).await);
-                    steps.release(owner).await;
-                    pairs += 1;
-                }
-                pairs
-            };
-            let before = pairs().await;
-            let reader = connected(&config(&server)).await;
-            let open = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class";
-            reader.batch_execute(open).await.unwrap();
-            let mut during = Vec::new();
-            for _ in 0..8 {
-                during.push(pairs().await);
-            }
-            reader.batch_execute("COMMIT").await.unwrap();
-            // The first accesses remove the versions.
-            pairs().await;
-            let after = pairs().await;
-            println!("pairs in {PART:?}: {before}, with an old snapshot {during:?}, then {after}");
-            assert!(after > 2 * during[7], "slow although it has ended");
-        });
-    }
 }
