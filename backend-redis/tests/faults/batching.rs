@@ -93,29 +93,6 @@ async fn cancelled_attempts_of_a_batch_leave_nothing() {
     drained(&testbed.server).await;
 }
 
-/// Only the claim on the foreign key gets an error.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_does_not_harm_others_of_its_batch() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=60s").await;
-    for n in (0..CLAIMS).step_by(10) {
-        redis_command(&server, &["RPUSH", &format!("lock:lock-{n}"), "foreign"]).await;
-    }
-    for (n, acquired) in acquire_all(&locks).await.into_iter().enumerate() {
-        match acquired {
-            Ok(guard) => release(guard).await,
-            Err(error) => {
-                assert_kind(&error, ErrorKind::Foreign);
-                assert_eq!(n % 10, 0, "{error}");
-                let key = format!("lock:lock-{n}");
-                assert!(error_chain(&error).contains(&key), "{error}");
-                assert_eq!(redis_command(&server, &["DEL", &key]).await, "1", "it was not touched");
-            }
-        }
-    }
-    drained(&server).await;
-}
-
 /// Rows 12 and 19: however many steps wait to be sent, each fails in time.
 /// Fault 19: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,7 +115,7 @@ async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
 }
 
 /// Rows 27 and 37: a thousand tasks acquire, wait and release meanwhile. None of them fails, and no key is
-/// left. What the other temporary errors mean to a batch is in `sharing`.
+/// left. What the other temporary errors mean to a batch is in `classes`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_temporary_error_ends_no_attempt_of_a_batch() {
     join(while_there_is(ServerFault::ReadOnly), while_there_is(ServerFault::OutOfMemory)).await;

@@ -40,14 +40,6 @@ impl Call {
         }
         answer
     }
-
-    /// One error, as the reply of each step.
-    pub(crate) fn each(&self, error: &str) -> String {
-        match self.is_shared() {
-            true => format!("*{}\r\n", self.locks.len()) + &error.repeat(self.locks.len()),
-            false => error.to_owned(),
-        }
-    }
 }
 
 /// The steps by the digests of their scripts.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Locks, Result};
+use fencelock_core::{ErrorKind, Guard, Locks, Result};
 use futures_util::future::{join, join_all};
 
 use super::fake::{Call, FakeRedis};
@@ -13,29 +13,6 @@ use crate::support::*;
 
 /// More than are sent alone, and more than one batch takes.
 const CLAIMS: usize = 150;
-
-const CODES: [&str; 20] = [
-    "LOADING",
-    "BUSY",
-    "READONLY",
-    "MASTERDOWN",
-    "MISCONF",
-    "OOM",
-    "NOREPLICAS",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "UNBLOCKED",
-    "UNKILLABLE",
-    "NOAUTH",
-    "WRONGPASS",
-    "NOPERM",
-    "DENIED",
-    "WRONGTYPE",
-    "CROSSSLOT",
-    "NOPROTO",
-    "EXECABORT",
-    "SOMETHINGNEW",
-];
 
 /// All at once, each with a lock of its own.
 async fn acquire_all(locks: &Locks, round: usize) -> Vec<Result<Guard>> {
@@ -48,52 +25,6 @@ async fn acquire_all_within(wait: Duration, locks: &Locks, round: usize) -> Vec<
         async move { lock.acquire().await }
     });
     within(PATIENCE, "all have replies", join_all(acquiring)).await
-}
-
-/// What distinguishes errors for a caller: the kind, and the store's text.
-fn class(error: &Error) -> String {
-    use std::error::Error as _;
-    let cause = error.source().map(ToString::to_string);
-    let cause = cause.unwrap_or_else(|| error.message().to_owned());
-    format!("{:?}: {cause}", error.kind())
-}
-
-/// A code has the same meaning for a step sent alone, for one in a batch, and for a whole batch.
-#[tokio::test]
-async fn an_error_has_the_same_meaning_alone_and_in_a_batch() {
-    for code in CODES {
-        let line = format!("-{code} these are the server's words\r\n");
-        let (alone, whole) = (line.clone(), line.clone());
-        let alone = FakeRedis::start(move |call| call.each(&alone)).await;
-        let locks = connect(&alone.url("")).await;
-        let expected = async {
-            loop {
-                let lock = locks.lock("lock").wait_at_most(ms(200));
-                let expected = class(&lock.acquire().await.expect_err("an error"));
-                // On a busy machine there may be no reply in time.
-                if expected.contains(code) {
-                    return expected;
-                }
-            }
-        };
-        let expected = within(PATIENCE, "the error names its code", expected).await;
-        let each: fn(&Call, &str) -> String = |call, line| call.each(line);
-        let at_once: fn(&Call, &str) -> String = |_, line| line.to_owned();
-        for answer in [each, at_once] {
-            let line = whole.clone();
-            let shared = FakeRedis::start(move |call| answer(call, &line)).await;
-            let locks = connect(&shared.url("")).await;
-            let is_passing = |class: &str| class.starts_with("Unreachable");
-            let wait = if is_passing(&expected) { ms(200) } else { PATIENCE };
-            for acquired in acquire_all_within(wait, &locks, 0).await {
-                let got = class(&acquired.expect_err("an error"));
-                // A connection that is being replaced is another reason of the same kind.
-                let is_same = got == expected || (is_passing(&got) && is_passing(&expected));
-                assert!(is_same, "{code}: {got}, not {expected}");
-            }
-            assert!(shared.calls().iter().any(Call::is_shared));
-        }
-    }
 }
 
 /// A broken proxy: no reply can be attributed to its call.
