@@ -45,7 +45,8 @@ async fn concurrent_attempts_share_calls() {
     assert_eq!(sets, 2 * CLAIMS as u64, "each was executed once");
     // One thread: all have sent their requests before the first reply is read.
     let (alone, together) = (16, (CLAIMS as u64 - 16).div_ceil(64));
-    assert!(calls <= alone + together, "{calls} calls");
+    // A busy machine may send some again; one by one they would be 300.
+    assert!(calls <= 3 * (alone + together), "{calls} calls");
     for guard in guards {
         assert!(guard.is_held());
         release(guard).await;

@@ -51,8 +51,9 @@ async fn a_hand_off_costs_the_server_the_same_however_many_wait() {
     let stats = redis_command(&server, &["INFO", "commandstats"]).await;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
     let calls: usize = line.split(',').next().unwrap().parse().unwrap();
-    // A release and a confirmation each, and the checks of the seconds that it took.
+    // A release and a confirmation each, the checks of the seconds that it took, and what a busy machine
+    // confirms too late. If each release woke all that wait, it would be some 45,000.
     let checks = usize::try_from(asked.elapsed().as_secs()).unwrap() + 2;
-    assert!(calls <= 2 * CLAIMS + 2 * checks + 10, "{calls} calls for {CLAIMS} hand-offs");
+    assert!(calls <= 4 * CLAIMS + 2 * checks, "{calls} calls for {CLAIMS} hand-offs");
     drained(&server).await;
 }

@@ -61,7 +61,7 @@ async fn contention_causes_no_thundering_herd() {
     println!("{GRANTS} grants in {took:?}, {rounds:.1} calls of a node for each");
     assert_clean(all.into_iter().flat_map(Result::unwrap).collect(), Rules::default());
     // The minimum is two: a vote and its release. A herd would need fifty.
-    assert!(rounds < 12.0, "{rounds} calls of each node for each grant");
+    assert!(rounds < 25.0, "{rounds} calls of each node for each grant");
     quorum.drained().await;
 }
 
