@@ -71,7 +71,7 @@ impl ScratchStore {
     /// # Errors
     /// When the store cannot be reached: the run is pointless then.
     pub async fn open(&self) -> Result<()> {
-        let client = (self.connect)(&Params::under(self.prefix()).on_url(&self.url)).await?;
+        let client = (self.connect)(&Params::prefix_on_url(self.prefix(), &self.url)).await?;
         *lock(&self.client) = Some(client);
         Ok(())
     }
