@@ -66,7 +66,7 @@ pub(crate) struct Options {
     /// The workload of the clients
     #[arg(long, value_enum, default_value = "locks")]
     workload: Workload,
-    /// Where to write the report; a picture of its summary is written next to it
+    /// Where to write the report
     #[arg(long, value_name = "FILE", default_value = "fencelock-compare.html")]
     out: PathBuf,
     /// Also write all figures to this file, as JSON
@@ -78,9 +78,6 @@ pub(crate) struct Options {
     /// Draw the report from figures that --json wrote, without measuring
     #[arg(long, value_name = "FILE", conflicts_with_all = ["stores", "quick", "seconds", "seed", "json", "rtt"])]
     from: Option<PathBuf>,
-    /// Only print the JSON schema of --json
-    #[arg(long)]
-    schema: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -132,10 +129,6 @@ fn require_help() -> String {
 
 impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        if self.schema {
-            print!("{}", report::schema());
-            return Ok(ExitCode::SUCCESS);
-        }
         let comparison = match &self.from {
             Some(figures) => read(figures)?,
             None => {

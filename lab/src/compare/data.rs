@@ -1,13 +1,12 @@
 //! What a comparison found: the file of `--json`, and all that a report is drawn from.
 //!
 //! Every field names its unit: `_us`, `_ms` and `_s` are times, `_bytes` sizes. A stage that was not
-//! run, or failed, is absent; `failures` says why.
+//! run, or failed, is absent; `failures` says why. docs/compare.example.json has every field.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One run of `fencelock compare`.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Comparison {
     /// The version of this format: 1.
     pub(crate) format: u32,
@@ -39,7 +38,7 @@ pub(crate) struct Comparison {
 }
 
 /// The network that proxies stand for.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Network {
     /// What `--rtt` asked for, half of it in each direction.
     pub(crate) round_trip_us: f64,
@@ -48,7 +47,7 @@ pub(crate) struct Network {
 }
 
 /// The machine that it ran on.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// The processor's model name.
     pub(crate) processor: String,
@@ -65,7 +64,7 @@ pub(crate) struct Machine {
 }
 
 /// A store that could not be run.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LeftOut {
     pub(crate) store: String,
     /// Why, and what to do: a missing program with the command that installs it.
@@ -73,7 +72,7 @@ pub(crate) struct LeftOut {
 }
 
 /// One store with its results.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Store {
     /// Its name, for example `redis-aof`, or its URL's scheme and hosts.
     pub(crate) store: String,
@@ -104,7 +103,7 @@ pub(crate) struct Store {
 }
 
 /// The profile of a store.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Promises {
     /// The scope of its locks: `tasks of one process`, `processes of one machine`, `all clients of the
     /// servers`.
@@ -123,7 +122,7 @@ pub(crate) struct Promises {
 }
 
 /// Repeated measurements of one figure.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) min: f64,
@@ -149,7 +148,7 @@ impl Spread {
 }
 
 /// A closed loop: each client acquires, releases, and acquires again.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
     /// Tasks of one process, which share its connections.
     pub(crate) clients: u32,
@@ -165,7 +164,7 @@ pub(crate) struct Load {
 ///
 /// A delayed client sends fewer requests than it should; HdrHistogram adds the latencies of those that
 /// it did not send (coordinated omission; Gil Tene, "How NOT to Measure Latency").
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FixedRate {
     /// Half of the pairs per second of the largest number of clients with their own locks.
     pub(crate) asked_per_s: f64,
@@ -180,8 +179,7 @@ pub(crate) struct FixedRate {
 
 /// Hand-offs of a lock from holder to waiter, after holds of 2 ms: from the call of the release to the
 /// next grant.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "HandOver")]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HandOff {
     /// Clients that hold or wait.
     pub(crate) clients: u32,
@@ -202,7 +200,7 @@ pub(crate) struct HandOff {
 }
 
 /// Grants of one lock around a failure.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Timeline {
     /// What failed, for example `holder killed`, `server restarted`, `master killed`, `cut off`.
     pub(crate) failure: String,
@@ -234,7 +232,7 @@ fn usual_ttl_s() -> f64 {
 
 /// What independent registers recorded while faults were injected into the store and its clients: two
 /// registers in a process that no fault hits, one that checks fencing tokens and one that does not.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct UnderFaults {
     pub(crate) rounds: Vec<FaultRound>,
     pub(crate) seconds: f64,
@@ -259,7 +257,7 @@ pub(crate) struct UnderFaults {
 }
 
 /// One fault and its repair.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FaultRound {
     /// The fault, for example `clients frozen`.
     pub(crate) faults: Vec<String>,
@@ -272,7 +270,7 @@ pub(crate) struct FaultRound {
 }
 
 /// What a lock costs. A figure is absent if the store does not have it or does not report it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Cost {
     /// Requests of one client's acquisition and release, without other clients.
     pub(crate) requests_per_pair: Option<f64>,
@@ -288,7 +286,7 @@ pub(crate) struct Cost {
 }
 
 /// The idle cost of held locks.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct IdleCost {
     /// How many locks were held to measure the traffic.
     pub(crate) locks: u32,
@@ -306,7 +304,7 @@ pub(crate) struct IdleCost {
 }
 
 /// A flash sale: each buyer takes one piece of a product, if any is left.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FlashSale {
     pub(crate) buyers: u32,
     pub(crate) products: u32,
@@ -320,7 +318,7 @@ pub(crate) struct FlashSale {
 }
 
 /// The result of a sale.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Sale {
     /// Pieces left in stock, of all products.
     pub(crate) left: u32,
@@ -335,7 +333,7 @@ pub(crate) struct Sale {
 }
 
 /// A stage that could not be completed.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Failure {
     /// For example `hand-off`.
     pub(crate) stage: String,
@@ -344,7 +342,34 @@ pub(crate) struct Failure {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+
+    /// Whether no figure is absent, and no list empty but that of violations.
+    fn is_whole(value: &Value) -> bool {
+        match value {
+            Value::Null => false,
+            Value::Array(all) => !all.is_empty() && all.iter().all(is_whole),
+            Value::Object(fields) => {
+                fields.iter().all(|(name, value)| name == "violations" || is_whole(value))
+            }
+            _ => true,
+        }
+    }
+
+    #[test]
+    fn the_example_in_the_docs_has_every_field_of_its_type_and_no_other() {
+        let text = include_str!("../../../docs/compare.example.json");
+        let example: Value = serde_json::from_str(text).expect("JSON");
+        let read: Comparison = serde_json::from_value(example.clone()).expect("figures");
+        let written = serde_json::to_value(read).expect("JSON");
+        assert_eq!(written, example, "what is read of docs/compare.example.json is all of it");
+        assert!(
+            is_whole(&example),
+            "a list in docs/compare.example.json is empty, or a figure absent"
+        );
+    }
 
     #[test]
     fn a_spread_has_the_middle_of_its_runs() {

@@ -1,4 +1,4 @@
-//! The report of a comparison: one page that works without a network, and its first chart as PNG.
+//! The report of a comparison: one page that works without a network.
 //!
 //! `page` assembles the `sections`; each of them draws its figures by `figure` (charts, in `charts`)
 //! and `table`. `bands` says how safe a store is, `summary` what it is good for and `requirements`
@@ -26,30 +26,7 @@ pub(super) use requirements::Requirements;
 /// The format of the figures that is written and read here.
 pub(super) const FORMAT: u32 = 1;
 
-/// The page.
-pub(crate) fn html(comparison: &Comparison, requirements: Option<&Requirements>) -> String {
-    charts::register_letters();
-    page::page(comparison, requirements).into_string()
-}
-
-/// The chart of the summary.
-///
-/// # Errors
-///
-/// If it cannot be drawn or encoded.
-pub(crate) fn png(comparison: &Comparison) -> Result<Vec<u8>> {
-    charts::register_letters();
-    sections::overview::picture(comparison, &stores::named(comparison)).map_err(|cause| {
-        Error::new(ErrorKind::Refused, "the summary could not be drawn as PNG").caused_by(cause)
-    })
-}
-
-/// The schema of the file of `--json`.
-pub(crate) fn schema() -> String {
-    pretty(&schemars::schema_for!(Comparison))
-}
-
-/// Writes the page to `out`, its summary chart next to it, and the figures to `json`. Each file is
+/// Writes the page to `out`, and the figures to `json`. Each file is
 /// replaced as a whole or not at all.
 ///
 /// # Errors
@@ -65,8 +42,7 @@ pub(crate) fn write(
     if let Some(json) = json {
         replace(json, pretty(comparison).as_bytes())?;
     }
-    replace(out, html(comparison, requirements).as_bytes())?;
-    replace(&out.with_extension("png"), &png(comparison)?)
+    replace(out, page::page(comparison, requirements).into_string().as_bytes())
 }
 
 /// Checks that a file could be written there.

@@ -115,7 +115,7 @@ mod tests {
     use crate::compare::report::stores::named;
 
     fn sample() -> Comparison {
-        let text = include_str!("../../../tests/compare/sample.json");
+        let text = include_str!("../../../tests/commands/compare/sample.json");
         serde_json::from_str(text).expect("a comparison")
     }
 

@@ -12,15 +12,13 @@ mod rows;
 pub(super) use axis::Axis;
 pub(super) use lines::{Curve, Point, height as lines_height, lines};
 pub(super) use panels::{Panel, height as panel_height, panels};
-pub(super) use rows::{Row, RowGroup, height as rows_height, png, rows};
+pub(super) use rows::{Row, RowGroup, height as rows_height, rows};
 
 use std::fmt::Write as _;
-use std::sync::Once;
 
 use maud::{Markup, PreEscaped, html};
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::register_font;
 
 /// Stores that have a colour of their own; the next ones share them, with another mark and dash.
 pub(super) const COLOURS: usize = 10;
@@ -35,53 +33,21 @@ const DARK: [u32; COLOURS] = [
     0x6fb3b3,
 ];
 
-/// The colours of one drawing.
-#[derive(Clone, Copy)]
-pub(super) struct Colours {
-    pub(super) ink: RGBColor,
-    pub(super) quiet: RGBColor,
-    pub(super) grid: RGBColor,
-    pub(super) page: RGBColor,
-    pub(super) alarm: RGBColor,
-    series: fn(usize) -> RGBColor,
-    line: fn(usize) -> RGBColor,
+/// Placeholders, which `style` maps to the colours of the page.
+pub(super) const INK: RGBColor = RGBColor(1, 1, 1);
+pub(super) const QUIET: RGBColor = RGBColor(2, 2, 2);
+pub(super) const GRID: RGBColor = RGBColor(3, 3, 3);
+pub(super) const PAGE: RGBColor = RGBColor(4, 4, 4);
+pub(super) const ALARM: RGBColor = RGBColor(5, 5, 5);
+
+/// The placeholder of a store's marks and areas.
+pub(super) fn series(place: usize) -> RGBColor {
+    RGBColor(0x10, 0, (place % (2 * COLOURS)) as u8)
 }
 
-impl Colours {
-    /// Placeholders, which `style` maps to the colours of the page.
-    const MARKERS: Colours = Colours {
-        ink: RGBColor(1, 1, 1),
-        quiet: RGBColor(2, 2, 2),
-        grid: RGBColor(3, 3, 3),
-        page: RGBColor(4, 4, 4),
-        alarm: RGBColor(5, 5, 5),
-        series: |place| RGBColor(0x10, 0, (place % (2 * COLOURS)) as u8),
-        line: |place| RGBColor(0x11, 0, (place % (2 * COLOURS)) as u8),
-    };
-    const LIGHT: Colours = Colours {
-        ink: RGBColor(0x1a, 0x1d, 0x21),
-        quiet: RGBColor(0x5b, 0x62, 0x6b),
-        grid: RGBColor(0xe3, 0xe6, 0xea),
-        page: RGBColor(0xff, 0xff, 0xff),
-        alarm: RGBColor(0xb3, 0x26, 0x1e),
-        series: in_the_light,
-        line: in_the_light,
-    };
-
-    /// Of a store's marks and areas.
-    pub(super) fn series(&self, place: usize) -> RGBColor {
-        (self.series)(place)
-    }
-
-    /// Of its lines, which may be dashed.
-    pub(super) fn line(&self, place: usize) -> RGBColor {
-        (self.line)(place)
-    }
-}
-
-fn in_the_light(place: usize) -> RGBColor {
-    let [_, red, green, blue] = LIGHT[place % COLOURS].to_be_bytes();
-    RGBColor(red, green, blue)
+/// The placeholder of a store's lines, which may be dashed.
+pub(super) fn line(place: usize) -> RGBColor {
+    RGBColor(0x11, 0, (place % (2 * COLOURS)) as u8)
 }
 
 /// The rules that map the markers to colours, for both modes.
@@ -95,15 +61,13 @@ pub(super) fn style() -> String {
         });
         let _ = writeln!(style, "@media(prefers-color-scheme:{mode}){{:root{{{variables}}}}}");
     }
-    let Colours { ink, quiet, grid, page, alarm, .. } = Colours::MARKERS;
-    let named = [(ink, "ink"), (quiet, "quiet"), (grid, "grid"), (page, "page"), (alarm, "alarm")];
+    let named = [(INK, "ink"), (QUIET, "quiet"), (GRID, "grid"), (PAGE, "page"), (ALARM, "alarm")];
     let named = named.map(|(marker, name)| (marker, name.to_owned()));
-    let series = (0..2 * COLOURS).flat_map(|place| {
+    let stores = (0..2 * COLOURS).flat_map(|place| {
         let name = format!("series-{}", place % COLOURS);
-        let Colours { series, line, .. } = Colours::MARKERS;
         [(series(place), name.clone()), (line(place), name)]
     });
-    for (RGBColor(red, green, blue), name) in named.into_iter().chain(series) {
+    for (RGBColor(red, green, blue), name) in named.into_iter().chain(stores) {
         let marker = format!("#{red:02X}{green:02X}{blue:02X}");
         for attribute in ["fill", "stroke"] {
             let _ = writeln!(style, "[{attribute}=\"{marker}\"]{{{attribute}:var(--{name})}}");
@@ -117,7 +81,7 @@ pub(super) fn style() -> String {
             (2, 0) => "20 30",
             _ => "110 30 20 30",
         };
-        let RGBColor(red, green, blue) = Colours::MARKERS.line(place);
+        let RGBColor(red, green, blue) = line(place);
         let _ = writeln!(
             style,
             "[stroke=\"#{red:02X}{green:02X}{blue:02X}\"]{{stroke-dasharray:{dash}}}"
@@ -126,84 +90,69 @@ pub(super) fn style() -> String {
     style
 }
 
-/// The letters by which widths are reckoned and the PNG is written; a page uses the system's.
-pub(super) fn register_letters() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let registered =
-            register_font("sans-serif", FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT);
-        assert!(registered.is_ok(), "the crate's font is a font");
-    });
-}
-
-/// What is drawn on: its size in the page's pixels, and the unit of drawing, since a backend's
-/// places are whole numbers.
+/// The size of a drawing, in the page's pixels.
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
     pub(super) width: u32,
     pub(super) height: u32,
-    unit: f64,
-    /// Kept free at the top, for a title of its own.
-    pub(super) head: f64,
-    /// How much lower letters must be asked for, to stand where they should.
-    drop: f64,
-    pub(super) colours: Colours,
 }
 
 impl Frame {
-    /// Of the page's pixels.
-    pub(super) fn px(&self, pixels: f64) -> i32 {
-        (pixels * self.unit).round() as i32
-    }
-
-    fn size(&self) -> (u32, u32) {
-        (self.px(self.width.into()) as u32, self.px(self.height.into()) as u32)
-    }
-
     /// On a telephone.
-    pub(super) fn is_narrow(&self) -> bool {
+    pub(super) fn is_narrow(self) -> bool {
         self.width < 480
-    }
-
-    /// Letters of that size.
-    pub(super) fn letters(&self, size: f64, colour: RGBColor) -> TextStyle<'static> {
-        // Plotters' size is that of the line, 1.24 times the letters'.
-        let font = ("sans-serif", 1.24 * size * self.unit).into_font();
-        TextStyle { color: colour.to_backend_color(), ..TextStyle::from(font) }
-    }
-
-    /// How wide a text will be, in the drawing's unit. A page's letters may be wider than ours.
-    pub(super) fn text_width(&self, text: &str, size: f64) -> i32 {
-        let reckoned = self.letters(size, self.colours.ink).font.box_size(text);
-        reckoned.map_or(0, |(width, _)| (1.12 * f64::from(width)).ceil() as i32)
-    }
-
-    pub(super) fn stroke(&self, colour: RGBColor, width: f64) -> ShapeStyle {
-        colour.stroke_width(self.px(width) as u32)
     }
 }
 
+/// Units of a drawing in a pixel of the page: plotters' coordinates are whole numbers.
+const UNIT: f64 = 10.0;
+
+/// Pixels of the page, in the drawing's unit.
+pub(super) fn px(pixels: f64) -> i32 {
+    (pixels * UNIT).round() as i32
+}
+
+/// Letters of that size.
+pub(super) fn letters(size: f64, colour: RGBColor) -> TextStyle<'static> {
+    // Plotters' size is that of the line, 1.24 times the letters'.
+    let font = ("sans-serif", 1.24 * size * UNIT).into_font();
+    TextStyle { color: colour.to_backend_color(), ..TextStyle::from(font) }
+}
+
+/// The width of a text in the drawing's unit, at most. The reader's browser chooses the letters; these
+/// widths are those of DejaVu Sans, one of the widest, rounded up.
+pub(super) fn text_width(text: &str, size: f64) -> i32 {
+    let ems = text.chars().map(|letter| match letter {
+        ' ' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' | '·' | 'i' | 'j' | 'l' | 'I' => 0.34,
+        '-' | '/' | '(' | ')' | 'f' | 'r' | 't' => 0.42,
+        'm' | 'w' | 'M' | 'W' | '%' | '@' | '…' => 1.0,
+        'A'..='Z' => 0.79,
+        _ => 0.64,
+    });
+    px(size * ems.sum::<f64>())
+}
+
+pub(super) fn stroke(colour: RGBColor, width: f64) -> ShapeStyle {
+    colour.stroke_width(px(width) as u32)
+}
+
 /// What a chart is drawn on.
-pub(super) type Area<B> = DrawingArea<B, Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// The result of drawing.
-pub(super) type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
+pub(super) type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<std::io::Error>>;
 
 /// A drawing for the page, of this size in its pixels.
-pub(super) fn svg(
-    (width, height): (u32, u32),
-    draw: impl for<'a> Fn(&Area<SVGBackend<'a>>, &Frame) -> Drawn<SVGBackend<'a>>,
-) -> Markup {
-    let frame =
-        Frame { width, height, unit: 10.0, head: 0.0, drop: 0.0, colours: Colours::MARKERS };
+pub(super) fn svg((width, height): (u32, u32), draw: impl Fn(&Area<'_>, Frame) -> Drawn) -> Markup {
+    let size = (px(width.into()) as u32, px(height.into()) as u32);
     let mut drawing = String::new();
     let drawn = {
-        let area = SVGBackend::with_string(&mut drawing, frame.size()).into_drawing_area();
-        draw(&area, &frame).and_then(|()| area.present())
+        let area = SVGBackend::with_string(&mut drawing, size).into_drawing_area();
+        draw(&area, Frame { width, height }).and_then(|()| area.present())
     };
     if let Err(error) = drawn {
         return html! { p.failed { "This chart could not be drawn: " (error) } };
     }
-    let (width, height) = frame.size();
+    let (width, height) = size;
     // Its own head has a fixed size; and what says nothing is two fifths of it.
     let content = drawing.split_once('>').map_or("", |(_, content)| content);
     let content = content.replace(" opacity=\"1\"", "").replace(" font-family=\"sans-serif\"", "");
@@ -213,13 +162,12 @@ pub(super) fn svg(
 }
 
 /// A store's mark, full or hollow.
-pub(super) fn mark<B: DrawingBackend>(
-    area: &Area<B>,
-    frame: &Frame,
+pub(super) fn mark(
+    area: &Area<'_>,
     place: usize,
     (x, y): (i32, i32),
     (radius, is_full): (f64, bool),
-) -> Drawn<B> {
+) -> Drawn {
     let corners: &[(f64, f64)] = match place % 5 {
         0 => &[],
         1 => &[(-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)],
@@ -227,14 +175,13 @@ pub(super) fn mark<B: DrawingBackend>(
         3 => &[(0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)],
         _ => &[(0.0, 1.2), (1.1, -0.8), (-1.1, -0.8)],
     };
-    let Colours { page, .. } = frame.colours;
-    let edge = frame.colours.series(place).filled();
-    let offset = |part: f64| (part * f64::from(frame.px(radius))).round() as i32;
+    let edge = series(place).filled();
+    let offset = |part: f64| (part * f64::from(px(radius))).round() as i32;
     if corners.is_empty() {
         area.draw(&Circle::new((x, y), offset(1.0), edge))?;
         return match is_full {
             true => Ok(()),
-            false => area.draw(&Circle::new((x, y), offset(0.64), page.filled())),
+            false => area.draw(&Circle::new((x, y), offset(0.64), PAGE.filled())),
         };
     }
     // Smaller ones lie around the same middle.
@@ -248,17 +195,65 @@ pub(super) fn mark<B: DrawingBackend>(
     area.draw(&Polygon::new(shape(1.0), edge))?;
     match is_full {
         true => Ok(()),
-        false => area.draw(&Polygon::new(shape(0.55), page.filled())),
+        false => area.draw(&Polygon::new(shape(0.55), PAGE.filled())),
     }
 }
 
 /// A store's line and mark, next to its name.
 pub(super) fn swatch(place: usize) -> Markup {
-    svg((30, 12), |area, frame| {
-        let middle = frame.px(6.0);
-        let ends = [(frame.px(1.0), middle), (frame.px(29.0), middle)];
-        let style = frame.stroke(frame.colours.line(place), 2.0);
-        area.draw(&PathElement::new(ends, style))?;
-        mark(area, frame, place, (frame.px(15.0), middle), (4.0, true))
+    svg((30, 12), |area, _| {
+        let middle = px(6.0);
+        let ends = [(px(1.0), middle), (px(29.0), middle)];
+        area.draw(&PathElement::new(ends, stroke(line(place), 2.0)))?;
+        mark(area, place, (px(15.0), middle), (4.0, true))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// WCAG 2.1's contrast of two colours.
+    fn contrast(one: u32, other: u32) -> f64 {
+        let luminance = |colour: u32| {
+            let part = |shift: u32| match f64::from(colour >> shift & 0xff) / 255.0 {
+                dark if dark <= 0.03928 => dark / 12.92,
+                light => ((light + 0.055) / 1.055).powf(2.4),
+            };
+            0.2126 * part(16) + 0.7152 * part(8) + 0.0722 * part(0)
+        };
+        let (one, other) = (luminance(one) + 0.05, luminance(other) + 0.05);
+        one.max(other) / one.min(other)
+    }
+
+    #[test]
+    fn texts_and_stores_stand_out_from_the_page_in_both_modes() {
+        let style = include_str!("page/style.css");
+        for (mode, series) in style.split(":root {").skip(1).zip([LIGHT, DARK]) {
+            let colour = |name: &str| {
+                let (_, value) = mode.split_once(&format!("--{name}: #")).expect(name);
+                u32::from_str_radix(&value[..6], 16).expect(name)
+            };
+            for text in ["ink", "quiet", "link", "alarm"].map(colour) {
+                for ground in ["page", "raised"].map(colour) {
+                    assert!(contrast(text, ground) >= 4.5, "{text:06x} on {ground:06x}");
+                }
+            }
+            assert!(contrast(colour("ink"), colour("notice")) >= 4.5);
+            for store in series {
+                assert!(contrast(store, colour("page")) >= 3.0, "{store:06x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_is_at_least_as_wide_as_in_wide_letters() {
+        // In DejaVu Sans of 12 pixels.
+        for (text, pixels) in
+            [("redis-sentinel", 81.4), ("pairs per second", 99.8), ("100,000", 49.6)]
+        {
+            let width = f64::from(text_width(text, 12.0)) / UNIT;
+            assert!((pixels..1.2 * pixels).contains(&width), "{text}: {width}");
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! A chart in the page: its title, a description, and what must be known to read it.
 
 use maud::{Markup, html};
-use plotters::prelude::SVGBackend;
 
 use super::charts::{self, Area, Drawn, Frame};
 
@@ -23,10 +22,7 @@ pub(super) fn half(heights: [u32; 2]) -> [(u32, u32); 2] {
 
 impl Figure {
     /// Draws it for both sizes of screen: the labels of a scaled-down chart are illegible.
-    pub(super) fn draw(
-        &self,
-        draw: impl for<'b> Fn(&Area<SVGBackend<'b>>, &Frame) -> Drawn<SVGBackend<'b>>,
-    ) -> Markup {
+    pub(super) fn draw(&self, draw: impl Fn(&Area<'_>, Frame) -> Drawn) -> Markup {
         let [screen, telephone] = self.sizes;
         html! {
             figure.chart {

@@ -324,7 +324,7 @@ mod tests {
     use crate::compare::data::{Comparison, Store};
 
     fn sample() -> Comparison {
-        let text = include_str!("../../../tests/compare/sample.json");
+        let text = include_str!("../../../tests/commands/compare/sample.json");
         serde_json::from_str(text).expect("a comparison")
     }
 

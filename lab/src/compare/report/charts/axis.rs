@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::super::numbers::exact;
-use super::{Area, Frame};
+use super::{Area, Drawn, Frame, GRID, QUIET, letters, px, stroke, text_width};
 
 /// One of a chart's two axes, which is logarithmic.
 #[derive(Clone)]
@@ -75,15 +75,15 @@ impl Axis {
 
     /// Without the ticks whose labels would touch, on an axis so wide; marks say that there are
     /// figures.
-    pub(super) fn thinned(mut self, frame: &Frame, width: i32) -> Axis {
+    pub(super) fn thinned(mut self, width: i32) -> Axis {
         let (from, to) = (self.from, self.to);
         let mut free = i32::MIN;
         self.ticks.retain(|(tick, label)| {
             let at = ((tick.log10() - from) / (to - from) * f64::from(width)) as i32;
-            let half = frame.text_width(label, LETTERS) / 2;
+            let half = text_width(label, LETTERS) / 2;
             let has_room = at - half >= free;
             if has_room {
-                free = at + half + frame.px(4.0);
+                free = at + half + px(4.0);
             }
             has_room
         });
@@ -105,8 +105,8 @@ impl Axis {
         tick.map_or_else(String::new, |(_, label)| label.clone())
     }
 
-    fn longest(&self, frame: &Frame) -> i32 {
-        let widths = self.ticks.iter().map(|(_, label)| frame.text_width(label, LETTERS));
+    fn longest(&self) -> i32 {
+        let widths = self.ticks.iter().map(|(_, label)| text_width(label, LETTERS));
         widths.max().unwrap_or(0)
     }
 }
@@ -135,52 +135,50 @@ impl Ranged for Axis {
 pub(super) const LETTERS: f64 = 12.0;
 
 /// A chart's plane: where values are on the drawing.
-pub(super) struct Plane<'a, B: DrawingBackend> {
-    chart: ChartContext<'a, B, Cartesian2d<Axis, Axis>>,
+pub(super) struct Plane<'a> {
+    chart: ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, Axis>>,
     x: Axis,
     y: Axis,
 }
 
-impl<'a, B: DrawingBackend> Plane<'a, B> {
+impl<'a> Plane<'a> {
     /// Draws the axes, their titles and a grid, with `beside` kept free to the right.
     pub(super) fn draw(
-        area: &'a Area<B>,
-        frame: &Frame,
+        area: &Area<'a>,
+        frame: Frame,
         x: &Axis,
         y: &Axis,
         beside: i32,
-    ) -> Result<Plane<'a, B>, DrawingAreaErrorKind<B::ErrorType>> {
-        let quiet = frame.letters(LETTERS, frame.colours.quiet);
+    ) -> Drawn<Plane<'a>> {
+        let quiet = letters(LETTERS, QUIET);
         // The last label stands around the end of its axis.
-        let last = x.ticks.last().map_or(0, |(_, label)| frame.text_width(label, LETTERS));
-        let right = beside.max(last / 2 + frame.px(2.0));
-        let beside_y = y.longest(frame) + frame.px(12.0);
-        let x = &x.clone().thinned(frame, frame.px(frame.width.into()) - right - beside_y);
+        let last = x.ticks.last().map_or(0, |(_, label)| text_width(label, LETTERS));
+        let right = beside.max(last / 2 + px(2.0));
+        let beside_y = y.longest() + px(12.0);
+        let (width, height) = (px(frame.width.into()), px(frame.height.into()));
+        let x = &x.clone().thinned(width - right - beside_y);
         let mut chart = ChartBuilder::on(area)
-            .margin_top(frame.px(frame.head + 26.0))
+            .margin_top(px(26.0))
             .margin_right(right)
-            .margin_bottom(frame.px(22.0))
-            .x_label_area_size(frame.px(24.0))
+            .margin_bottom(px(22.0))
+            .x_label_area_size(px(24.0))
             .y_label_area_size(beside_y)
             .build_cartesian_2d(x.clone(), y.clone())?;
         chart
             .configure_mesh()
-            .axis_style(frame.stroke(frame.colours.quiet, 1.0))
-            .bold_line_style(frame.stroke(frame.colours.grid, 1.0))
+            .axis_style(stroke(QUIET, 1.0))
+            .bold_line_style(stroke(GRID, 1.0))
             .light_line_style(TRANSPARENT)
-            .set_all_tick_mark_size(frame.px(4.0))
+            .set_all_tick_mark_size(px(4.0))
             .x_label_formatter(&|value| x.label(*value))
             .y_label_formatter(&|value| y.label(*value))
-            .y_label_offset(frame.px(frame.drop))
             .label_style(quiet.clone())
             .draw()?;
         // Next to the axis a title would be rotated, which is hard to read.
-        let (width, height) = (frame.px(frame.width.into()), frame.px(frame.height.into()));
         let top = quiet.clone().pos(pos(HPos::Left, VPos::Top));
-        area.draw(&Text::new(y.title.clone(), (frame.px(2.0), frame.px(frame.head + 4.0)), top))?;
+        area.draw(&Text::new(y.title.clone(), (px(2.0), px(4.0)), top))?;
         let bottom = quiet.pos(pos(HPos::Right, VPos::Bottom));
-        let corner = (width - right, height - frame.px(2.0));
-        area.draw(&Text::new(x.title.clone(), corner, bottom))?;
+        area.draw(&Text::new(x.title.clone(), (width - right, height - px(2.0)), bottom))?;
         Ok(Plane { chart, x: x.clone(), y: y.clone() })
     }
 

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::compare::data::{Comparison, Store};
 use crate::compare::report::bands::{Band, Group, groups};
-use crate::compare::report::charts::{Axis, Row, RowGroup, png, rows, rows_height, swatch};
+use crate::compare::report::charts::{Axis, Row, RowGroup, rows, rows_height, swatch};
 use crate::compare::report::figure::{Figure, missing, not_measured};
 use crate::compare::report::numbers::{count, counted, exact, figure};
 use crate::compare::report::requirements::{Answer, Requirements};
@@ -76,7 +76,7 @@ fn chart(comparison: &Comparison, stores: &[Named<'_>], groups: &[Group<'_>]) ->
     let height = rows_height(&drawn);
     html! {
         (Figure {
-            title: TITLE.to_owned(),
+            title: "Speed, by whether two can hold one lock at once".to_owned(),
             alternative: said.join("; "),
             caption: html! {
                 (clients(stores)) " clients, each with its own lock; " (comparison.runs())
@@ -91,21 +91,6 @@ fn chart(comparison: &Comparison, stores: &[Named<'_>], groups: &[Group<'_>]) ->
         }))
         (missing(&absent))
     }
-}
-
-const TITLE: &str = "Speed, by whether two can hold one lock at once";
-
-/// The same chart as a picture that travels alone.
-pub(crate) fn picture(
-    comparison: &Comparison,
-    stores: &[Named<'_>],
-) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    let drawn = row_groups(&groups(stores), 30);
-    let how = [
-        format!("{} clients, each with its own lock; {}.", clients(stores), comparison.runs()),
-        format!("{}.", comparison.between()),
-    ];
-    png(TITLE, how, &axis(&drawn), &drawn)
 }
 
 fn clients(stores: &[Named<'_>]) -> u32 {

@@ -6,26 +6,19 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::time::sleep;
 use tokio_postgres::{Config, NoTls};
 
-use super::{command, report, said};
+use super::{report, sum, violations};
 
 /// All holds have transactions.
 const ALL: [&str; 2] = ["--transactions", "100"];
 /// Several holders hold at any time, others wait, and all tasks have transactions.
 const HOLDS: [&str; 6] = ["--workers", "8", "--locks", "16", "--hold-at-most", "200ms"];
 
-fn sum(report: &Value, figure: &[&str]) -> u64 {
-    let rounds = report["rounds"].as_array().expect("rounds").iter();
-    let figures =
-        rounds.map(|round| figure.iter().fold(&round["transactions"], |it, key| &it[key]));
-    figures.map(|figure| figure.as_u64().expect("a count")).sum()
-}
-
 /// Clients are frozen for longer than the TTL, within transactions too.
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn a_check_keeps_the_updates_that_are_lost_without_it() {
     // Where in a transaction a client is frozen is a matter of chance.
     const TRIES: usize = 4;
@@ -33,11 +26,11 @@ async fn a_check_keeps_the_updates_that_are_lost_without_it() {
     for _ in 0..TRIES {
         let frozen = ["postgres", "--fault", "clients-frozen", "--rounds", "4"];
         let report = report(&[&frozen[..], &ALL, &HOLDS].concat()).await;
-        assert!(sum(&report, &["checked", "commits"]) > 0, "{report:#}");
-        assert_eq!(sum(&report, &["checked", "lost_updates"]), 0, "{report:#}");
-        assert_eq!(sum(&report, &["lost_commits"]), 0, "{report:#}");
-        lost += sum(&report, &["unchecked", "lost_updates"]);
-        refused += sum(&report, &["refused"]);
+        assert!(sum(&report, "/transactions/checked/commits") > 0, "{report:#}");
+        assert_eq!(sum(&report, "/transactions/checked/lost_updates"), 0, "{report:#}");
+        assert_eq!(sum(&report, "/transactions/lost_commits"), 0, "{report:#}");
+        lost += sum(&report, "/transactions/unchecked/lost_updates");
+        refused += sum(&report, "/transactions/refused");
         if lost > 0 && refused > 0 {
             return;
         }
@@ -47,50 +40,37 @@ async fn a_check_keeps_the_updates_that_are_lost_without_it() {
 
 /// The commits that it loses are lost with the grants that they were checked against: one history.
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn a_failover_that_loses_commits_loses_no_update_of_those_that_survive() {
     let lossy = ["postgres-failover", "--fault", "master-killed", "--rounds", "2"];
     let report = report(&[&lossy[..], &ALL, &HOLDS].concat()).await;
-    assert!(sum(&report, &["lost_commits"]) > 0, "{report:#}");
-    assert_eq!(sum(&report, &["checked", "lost_updates"]), 0, "{report:#}");
+    assert!(sum(&report, "/transactions/lost_commits") > 0, "{report:#}");
+    assert_eq!(sum(&report, "/transactions/checked/lost_updates"), 0, "{report:#}");
     assert_eq!(report["violations"], 0, "{report:#}");
 }
 
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn a_failover_to_a_synchronous_standby_loses_no_commit() {
     let safe = ["postgres-sync", "--fault", "master-killed", "--rounds", "1"];
     let report = report(&[&safe[..], &ALL, &HOLDS].concat()).await;
-    assert!(sum(&report, &["checked", "commits"]) > 0, "{report:#}");
-    assert_eq!(sum(&report, &["lost_commits"]), 0, "{report:#}");
+    assert!(sum(&report, "/transactions/checked/commits") > 0, "{report:#}");
+    assert_eq!(sum(&report, "/transactions/lost_commits"), 0, "{report:#}");
     assert_eq!(report["violations"], 0, "{report:#}");
 }
 
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn a_check_that_checks_nothing_is_a_violation() {
     let directory = tempfile::tempdir().expect("a directory");
     let data = directory.path().join("data-directory");
     let programs = programs_that_say_where(directory.path(), &data).expect("programs");
-    let json = directory.path().join("report");
-    let path = json.to_str().expect("a plain path");
-    let frozen = ["postgres", "--fault", "clients-frozen", "--rounds", "4", "--json", path];
-    let mut torture = command(&[&frozen[..], &ALL, &HOLDS].concat());
-    let torture = torture.env("FENCELOCK_POSTGRES", &programs).output();
-    let output = tokio::select! {
-        output = torture => output.expect("it runs"),
-        () = check_nothing(&data) => unreachable!("it goes on for as long as it can"),
-    };
-    let (code, printed, progress) = said(&output);
-    let report: Value =
-        serde_json::from_slice(&std::fs::read(json).expect("a report")).expect("JSON");
-    let rounds = report[0]["rounds"].as_array().expect("rounds");
-    for round in rounds {
-        if let Some(histories) = round["histories"].as_str() {
-            std::fs::remove_dir_all(histories).expect("removed");
-        }
-    }
-    assert_eq!(code, 1, "{printed}\n{progress}");
-    let mut found = rounds.iter().flat_map(|round| round["violations"].as_array().expect("a list"));
+    let frozen = ["postgres", "--fault", "clients-frozen", "--rounds", "4"];
+    let torture = [&frozen[..], &ALL, &HOLDS].concat();
+    let harm = check_nothing(&data);
+    let found = violations(&torture, ("FENCELOCK_POSTGRES", &programs), harm).await;
     let lost = "lost in transactions that checked their lock";
-    assert!(found.any(|it| it.as_str().expect("a text").ends_with(lost)), "{progress}");
+    assert!(found.iter().any(|it| it.ends_with(lost)), "{found:#?}");
 }
 
 /// A directory of programs, in whose `bin` are those of PostgreSQL; the server writes down where its data is.

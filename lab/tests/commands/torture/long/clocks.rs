@@ -2,16 +2,11 @@
 
 use serde_json::Value;
 
-use super::report;
+use super::{report, sum};
 
 const SERVERS: [&str; 2] = ["--fault", "server-clock-stepped"];
 /// Several holders hold at any time.
 const HOLDS: [&str; 4] = ["--workers", "12", "--hold-at-most", "300ms"];
-
-fn overlaps(report: &Value) -> u64 {
-    let rounds = report["rounds"].as_array().expect("rounds").iter();
-    rounds.map(|round| round["admitted_overlaps"].as_u64().expect("a count")).sum()
-}
 
 fn names_the_clock(report: &Value) -> bool {
     let reasons = report["exclusion_fails_when"].as_array().expect("a list");
@@ -22,9 +17,10 @@ fn names_the_clock(report: &Value) -> bool {
 /// would be violations.
 /// Fault 33: redis (permitted: two hold when steps ahead end leases; tokens rise over all steps)
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn a_redis_whose_clock_steps_shows_the_overlaps_that_its_profile_names() {
     let report = report(&[&["redis", "--rounds", "2"][..], &SERVERS, &HOLDS].concat()).await;
-    assert!(names_the_clock(&report) && overlaps(&report) > 0, "{report:#}");
+    assert!(names_the_clock(&report) && sum(&report, "/admitted_overlaps") > 0, "{report:#}");
     assert_eq!(report["violations"], 0, "{report:#}");
 }
 
@@ -33,6 +29,7 @@ async fn a_redis_whose_clock_steps_shows_the_overlaps_that_its_profile_names() {
 /// Fault 33: redlock (permitted: two may hold when a step ahead frees a lock at one node; tokens rise over
 /// all steps)
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn a_quorum_with_a_node_whose_clock_steps_overlaps_only_as_its_profile_admits() {
     let report = report(&[&["redlock-3", "--rounds", "1"][..], &SERVERS, &HOLDS].concat()).await;
     assert!(names_the_clock(&report), "{report:#}");
@@ -42,18 +39,20 @@ async fn a_quorum_with_a_node_whose_clock_steps_overlaps_only_as_its_profile_adm
 /// Each server's clock steps by itself.
 /// Fault 33: zookeeper-3
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn an_ensemble_whose_clocks_step_notices_nothing() {
     let report = report(&[&["zookeeper-3", "--rounds", "1"][..], &SERVERS, &HOLDS].concat()).await;
-    assert!(!names_the_clock(&report) && overlaps(&report) == 0, "{report:#}");
+    assert!(!names_the_clock(&report) && sum(&report, "/admitted_overlaps") == 0, "{report:#}");
     assert_eq!(report["violations"], 0, "{report:#}");
 }
 
 /// Fault 34: file, redis
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn clients_whose_clocks_step_notice_nothing() {
     for store in ["file", "redis"] {
         let clients = [store, "--rounds", "1", "--fault", "client-clock-stepped"];
         let report = report(&[&clients[..], &HOLDS].concat()).await;
-        assert!(overlaps(&report) == 0 && report["violations"] == 0, "{report:#}");
+        assert!(sum(&report, "/admitted_overlaps") == 0 && report["violations"] == 0, "{report:#}");
     }
 }

@@ -1,17 +1,14 @@
 //! `fencelock-lab bench` on a Postgres server.
 
-use std::time::Duration;
-
 use fencelock_testkit::servers::TestPostgres;
 use serde_json::Value;
-use tokio::process::Command;
-use tokio::time::sleep;
+
+use crate::support::{command, output, until};
 
 /// Runs it on this server, with three clients that have a lock each, and returns what it printed.
 async fn bench(server: &TestPostgres, options: &[&str]) -> String {
-    let arguments = ["bench", &server.url(), "uncontended", "3", "0.2"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock-lab"));
-    let output = command.args(arguments).args(options).output().await.expect("it runs");
+    let arguments = [&server.url(), "uncontended", "3", "0.2"];
+    let output = output(command("bench", &arguments).args(options)).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -45,12 +42,7 @@ async fn steps_find_their_lock_by_its_key_in_a_small_table_too() {
     // Its session has reported what it did when it has ended.
     bench(&server, &[]).await;
     let is_open = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'fencelock'";
-    for _ in 0..250 {
-        if server.sql(is_open).await.expect("it answers") == "0" {
-            break;
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
+    until(async || server.sql(is_open).await.expect("it answers") == "0").await;
     assert_eq!(server.sql(scans).await.expect("it answers"), before);
 }
 

@@ -1,7 +1,7 @@
 use fencelock_testkit::servers::TestZooKeeper;
 use rustix::process::Signal;
 
-use crate::support::{interrupt, run};
+use super::{interrupt, run};
 
 /// How many nodes there are in the whole tree.
 async fn nodes(servers: &TestZooKeeper) -> usize {

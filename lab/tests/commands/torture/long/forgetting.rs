@@ -5,15 +5,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::{command, said};
+use super::violations;
 
 /// A server that forgets each token, so that the next one is that of its clock alone.
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn tokens_of_a_clock_that_is_not_remembered_are_violations() {
     let found = violations_without("*:f", "server-clock-stepped").await;
     assert!(found.iter().any(|it| it.contains(" was granted after ")), "{found:#?}");
@@ -21,6 +21,7 @@ async fn tokens_of_a_clock_that_is_not_remembered_are_violations() {
 
 /// A server that loses its cells under a fault for which no profile admits it.
 #[tokio::test]
+#[ignore = "in ./test --long: minutes of the processor"]
 async fn cells_that_are_not_remembered_are_violations() {
     let found = violations_without("*:c", "client-clock-stepped").await;
     for what in [
@@ -42,26 +43,8 @@ async fn violations_without(pattern: &str, fault: &str) -> Vec<String> {
     );
     std::fs::write(&server, script).expect("written");
     std::fs::set_permissions(&server, PermissionsExt::from_mode(0o755)).expect("a program");
-    let json = directory.path().join("report");
-    let path = json.to_str().expect("a plain path");
-    let mut torture = command(&["redis", "--rounds", "2", "--json", path, "--fault", fault]);
-    let torture = torture.env("FENCELOCK_REDIS_SERVER", &server).output();
-    let output = tokio::select! {
-        output = torture => output.expect("it runs"),
-        () = forget(pattern, &arguments) => unreachable!("it forgets for as long as it can"),
-    };
-    let (code, printed, progress) = said(&output);
-    let report: Value =
-        serde_json::from_slice(&std::fs::read(json).expect("a report")).expect("JSON");
-    let rounds = report[0]["rounds"].as_array().expect("rounds");
-    for round in rounds {
-        if let Some(histories) = round["histories"].as_str() {
-            std::fs::remove_dir_all(histories).expect("removed");
-        }
-    }
-    assert_eq!(code, 1, "{printed}\n{progress}");
-    let found = rounds.iter().flat_map(|round| round["violations"].as_array().expect("a list"));
-    found.map(|it| it.as_str().expect("a text").to_owned()).collect()
+    let torture = ["redis", "--rounds", "2", "--fault", fault];
+    violations(&torture, ("FENCELOCK_REDIS_SERVER", &server), forget(pattern, &arguments)).await
 }
 
 /// Deletes such keys of the server that was started with these arguments, until it ends.

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::support::{interrupt, run};
+use super::{interrupt, run};
 
 /// Everything below `directory`.
 fn tree(directory: &Path) -> Vec<String> {

@@ -1,7 +1,9 @@
 use fencelock_testkit::servers::TestRedis;
+use futures_util::future::join_all;
 use rustix::process::Signal;
 
-use crate::support::{interrupt, run};
+use super::{interrupt, run};
+use crate::support;
 
 /// Three nodes, declared new.
 async fn quorum() -> (Vec<TestRedis>, String) {
@@ -17,14 +19,7 @@ async fn quorum() -> (Vec<TestRedis>, String) {
 
 /// The keys of each node.
 async fn keys(nodes: &[TestRedis]) -> Vec<Vec<String>> {
-    let mut all = Vec::new();
-    for node in nodes {
-        let keys = node.command(&["KEYS", "*"]).await.expect("it answers");
-        let mut keys: Vec<String> = keys.lines().map(str::to_owned).collect();
-        keys.sort();
-        all.push(keys);
-    }
-    all
+    join_all(nodes.iter().map(support::keys)).await
 }
 
 #[tokio::test]

@@ -1,12 +1,13 @@
 use fencelock_testkit::servers::{TestCluster, TestRedis};
 use rustix::process::Signal;
 
-use crate::support::{interrupt, run};
+use super::{interrupt, run};
+use crate::support::keys;
 
 /// Behaviours that take many names, and in many ways; each group by itself.
 const GROUPS: [&str; 2] = ["names::", "processes::"];
 /// The minimal permissions of a user of locks, from docs/redis.md.
-const DOCUMENT: &str = include_str!("../../../docs/redis.md");
+const DOCUMENT: &str = include_str!("../../../../docs/redis.md");
 
 /// Keys of others, some of which look much like the suite's.
 async fn used_by_others(server: &TestRedis, command: &[&str]) {
@@ -20,13 +21,6 @@ async fn used_by_others(server: &TestRedis, command: &[&str]) {
         // On a cluster each node takes what is its own.
         let _ = server.command(&[command, &[key, "1"]].concat()).await;
     }
-}
-
-async fn keys(server: &TestRedis) -> Vec<String> {
-    let keys = server.command(&["KEYS", "*"]).await.expect("it answers");
-    let mut keys: Vec<String> = keys.lines().map(str::to_owned).collect();
-    keys.sort();
-    keys
 }
 
 async fn size(server: &TestRedis) -> u64 {

@@ -1,0 +1,4 @@
+//! What takes minutes of the processor, or needs a browser.
+
+mod browser;
+mod compare_all;

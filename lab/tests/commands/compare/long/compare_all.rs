@@ -1,0 +1,33 @@
+//! `fencelock-lab compare` of every store that can be started here.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::super::support::*;
+use crate::support::ended;
+
+/// It takes five minutes on an idle machine.
+const HANG: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+#[ignore = "in ./test --long: minutes of both processors"]
+async fn every_store_is_compared() {
+    let directory = directory();
+    let output = timeout(HANG, command(&directory, &[]).output()).await.expect("it ends");
+    let (code, printed) = ended(&output.expect("it runs"));
+    assert_eq!(code, 0, "{printed}");
+    let figures = figures(&directory);
+    let stores = figures["stores"].as_array().expect("stores");
+    let names: Vec<&str> = stores.iter().filter_map(|store| store["store"].as_str()).collect();
+    let all = "memory file postgres postgres-failover redis redis-aof redis-failover redis-sentinel \
+               redlock-3 redlock-5 zookeeper zookeeper-3";
+    assert_eq!(names.join(" "), all, "{printed}");
+    stores.iter().for_each(assert_whole);
+    let all = |what: &str| stores.iter().map(|store| count(&store["faults"], what)).sum::<u64>();
+    // Not from each of them: a slow store, for example on a busy machine, has little to forget.
+    assert!(all("overlaps") > 0, "nothing shows what {FORGETFUL:?} forget");
+    assert!(all("lost_without_fencing") > 0, "nothing shows what tokens are for");
+    let page = page(&directory);
+    assert!(names.iter().all(|name| page.contains(name)));
+}
