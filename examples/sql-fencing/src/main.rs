@@ -3,7 +3,11 @@
 //!
 //! ```sh
 //! cargo run -p sql-fencing
+//! cargo test -p sql-fencing
 //! ```
+//!
+//! Both compile SQLite from C, so that no library has to be installed. That takes a while: the workspace's own tests
+//! leave this package out, and `./test --long` has it.
 //!
 //! The program runs the statements in `sql/sqlite`. Those in `sql/postgres` differ only in the names of their
 //! parameters and the types of the schema; they were tried on PostgreSQL 15, by hand.
