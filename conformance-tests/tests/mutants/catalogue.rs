@@ -383,7 +383,20 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     (
         "an answer that was read before the wait began",
         "core/src/cells/watching.rs",
-        &[Suite("barriers::nobody_passes_before_all_have_arrived")],
+        &[
+            Suite("barriers::nobody_passes_before_all_have_arrived"),
+            Test(CELLS, "a_watch_begins_with_what_is_there_when_it_begins"),
+        ],
+    ),
+    (
+        "a notification that comes during a reading is lost",
+        "core/src/store/cell_store.rs: notify, notify_one",
+        &[Test(CELLS, "a_notification_during_a_reading_is_not_lost")],
+    ),
+    (
+        "a latch counts the requests of a participant",
+        "core/src/recipes/latch.rs: count_down_as",
+        &[Suite("latches::a_participant_counts_once")],
     ),
     (
         "a set of done ticks that pushes the oldest out",
