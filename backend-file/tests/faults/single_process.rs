@@ -1,12 +1,11 @@
-//! Tasks of one process: cancellation, many waiters, two connected stores, limits, and clean-up.
+//! Tasks of one process: many waiters, latches that are taken, limits, and clean-up.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencelock_core::{ErrorKind, Locks, Settings};
+use fencelock_core::{ErrorKind, Settings};
 use fencelock_file::FileStore;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -62,131 +61,6 @@ async fn until_empty(dir: &Path) {
         fencelock_file::leftovers(dir).unwrap().is_empty().then_some(())
     })
     .await;
-}
-
-#[tokio::test]
-async fn two_connected_stores_of_one_process_exclude_each_other() {
-    let dir = directory();
-    let (one, two) = (connect(dir.path()).await, connect(dir.path()).await);
-    let held = one.lock("x").acquire().await.unwrap();
-    assert!(two.lock("x").try_acquire().await.unwrap().is_none());
-    assert!(one.lock("x").try_acquire().await.unwrap().is_none());
-    let waiting = tokio::spawn(async move { two.lock("x").acquire().await.unwrap() });
-    until_queue_is(&one, "x", 1, 1).await;
-    let first = held.fencing_token();
-    held.release().await.unwrap();
-    let second = waiting.await.unwrap();
-    assert!(second.fencing_token() > first);
-    second.release().await.unwrap();
-    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn tasks_on_several_threads_exclude_each_other_in_every_mode() {
-    let dir = directory();
-    let stores = [connect(dir.path()).await, connect(dir.path()).await];
-    let (writers, readers, permits) =
-        (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let tasks: Vec<_> = (0..12)
-        .map(|task| {
-            let locks = stores[task % 2].clone();
-            let (writers, readers, permits) = (writers.clone(), readers.clone(), permits.clone());
-            tokio::spawn(async move {
-                let (mode, own) = match task % 3 {
-                    0 => ("exclusive", &writers),
-                    1 => ("shared", &readers),
-                    _ => ("permits:1:2", &permits),
-                };
-                for _ in 0..60 {
-                    let guard = lock(&locks, "x", mode).acquire().await.unwrap();
-                    own.fetch_add(1, Ordering::SeqCst);
-                    tokio::task::yield_now().await;
-                    let seen = [&writers, &readers, &permits].map(|n| n.load(Ordering::SeqCst));
-                    assert!(
-                        matches!(seen, [1, 0, 0] | [0, 1..=12, 0] | [0, 0, 1..=2]),
-                        "{mode} with {seen:?}"
-                    );
-                    own.fetch_sub(1, Ordering::SeqCst);
-                    guard.release().await.unwrap();
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
-    }
-    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
-}
-
-/// Polls `future` at most `times` times, then drops it.
-async fn poll_and_drop<T>(future: impl Future<Output = T>, times: u32) {
-    let mut future = std::pin::pin!(future);
-    for _ in 0..times {
-        let done =
-            std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await;
-        if done {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acquisitions_dropped_at_any_point_leave_nothing() {
-    let dir = directory();
-    let (one, two) = (connect(dir.path()).await, connect(dir.path()).await);
-    let seed: u64 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-    println!("seed {seed}");
-    let mut random = seed | 1;
-    let mut dice = move |sides: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
-        ((random >> 33) % sides) as u32
-    };
-    let modes = ["exclusive", "shared", "permits:1:2", "permits:2:2"];
-    // Other tasks keep the latch and the queue busy meanwhile.
-    let busy = |locks: Locks| {
-        tokio::spawn(async move {
-            loop {
-                let guard = lock(&locks, "x", modes[0]).acquire().await.unwrap();
-                tokio::task::yield_now().await;
-                guard.release().await.unwrap();
-            }
-        })
-    };
-    let others = [busy(one.clone()), busy(two.clone())];
-    for round in 0..1000 {
-        let locks = if round % 2 == 0 { &one } else { &two };
-        let lock = lock(locks, "x", modes[dice(4) as usize]);
-        poll_and_drop(lock.acquire(), dice(6)).await;
-    }
-    for other in others {
-        other.abort();
-    }
-    until_empty(dir.path()).await;
-    for mode in modes {
-        lock(&one, "x", mode).acquire().await.unwrap().release().await.unwrap();
-    }
-    one.close().await.unwrap();
-    two.close().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_waiter_that_gives_up_causes_no_wrong_wake_up_and_leaves_no_gap() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
-    let held = locks.lock("x").acquire().await.unwrap();
-    let gives_up = locks.lock("x").wait_at_most(Duration::from_millis(200));
-    let gives_up = tokio::spawn(async move { gives_up.acquire().await });
-    until_queue_is(&locks, "x", 1, 1).await;
-    let stays = locks.lock("x");
-    let stays = tokio::spawn(async move { stays.acquire().await });
-    until_queue_is(&locks, "x", 1, 2).await;
-    let error = gives_up.await.unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::WaitTimedOut);
-    until_queue_is(&locks, "x", 1, 1).await;
-    held.release().await.unwrap();
-    stays.await.unwrap().unwrap().release().await.unwrap();
-    until_empty(dir.path()).await;
 }
 
 #[tokio::test]
@@ -292,45 +166,6 @@ async fn a_claim_that_never_gets_the_contended_latch_finds_the_lock_busy() {
     drop(page);
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     until_empty(dir.path()).await;
-}
-
-#[tokio::test]
-async fn a_future_that_is_not_polled_is_passed_over() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
-    let held = locks.lock("x").acquire().await.unwrap();
-    let lazy = locks.lock("x");
-    let mut lazy = Box::pin(lazy.acquire());
-    std::future::poll_fn(|cx| {
-        assert!(lazy.as_mut().poll(cx).is_pending());
-        Poll::Ready(())
-    })
-    .await;
-    until_queue_is(&locks, "x", 1, 1).await;
-    let next = locks.lock("x");
-    let next = tokio::spawn(async move { next.acquire().await.unwrap() });
-    until_queue_is(&locks, "x", 1, 2).await;
-    held.release().await.unwrap();
-    let next = tokio::time::timeout(LONG, next).await.unwrap().unwrap();
-    next.release().await.unwrap();
-    lazy.await.unwrap().release().await.unwrap();
-    until_empty(dir.path()).await;
-}
-
-#[tokio::test]
-async fn a_custom_label_is_shown() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
-    let plain = locks.rw_lock("x").read().acquire().await.unwrap();
-    let named = locks.rw_lock("x").read().label("nightly report").acquire().await.unwrap();
-    let seen = locks.inspect("x").await.unwrap();
-    let labels: Vec<_> = seen.holders.iter().map(|who| who.label.clone().unwrap()).collect();
-    assert!(!labels[0].as_str().contains("nightly"));
-    assert!(labels[1].as_str().ends_with("nightly report"));
-    let tokens: Vec<_> = seen.holders.iter().map(|who| who.token.unwrap()).collect();
-    assert_eq!(tokens, [plain.fencing_token(), named.fencing_token()]);
-    plain.release().await.unwrap();
-    named.release().await.unwrap();
 }
 
 /// Fault 46: file

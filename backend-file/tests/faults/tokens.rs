@@ -179,16 +179,3 @@ async fn tokens_continue_across_the_end_of_a_block() {
     }
     assert!(number_at(dir.path(), RESERVED) > reserved + 3);
 }
-
-#[tokio::test]
-async fn shared_and_permit_grants_get_distinct_tokens() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
-    let mut tokens = Vec::new();
-    for mode in ["exclusive", "shared", "permits:1:2", "exclusive"] {
-        let guard = lock(&locks, "x", mode).acquire().await.unwrap();
-        tokens.push(guard.fencing_token().get());
-        guard.release().await.unwrap();
-    }
-    assert_eq!(tokens, [1, 2, 3, 4]);
-}

@@ -57,21 +57,6 @@ async fn a_thousand_cancelled_waiters_leave_nothing() {
     testbed.bare().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_timed_out_leaves_nothing() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
-    let guard = acquire(&locks, "one").await;
-    // Long enough to be in the queue by then, also on a busy machine.
-    let lock = locks.lock("one").wait_at_most(ms(2000));
-    let error = soon("the wait ends", lock.acquire()).await.unwrap_err();
-    assert_kind(&error, fencelock_core::ErrorKind::WaitTimedOut);
-    testbed.until_queued("one", 1).await;
-    until("only the holder is watched", async || testbed.watches().await.len() <= 1).await;
-    release(guard).await;
-    testbed.drained(&["one"]).await;
-}
-
 /// The requests of a dropped future are still carried out when the connection comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_cancelled_while_cut_off_leave_nothing_after_the_reconnect() {

@@ -72,27 +72,6 @@ async fn a_waiter_that_vanishes_from_the_middle_grants_no_other() {
     }
 }
 
-/// Its session stays alive, since its process runs.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unpolled_waiter_is_passed_over_and_queues_again() {
-    let testbed = Testbed::start().await;
-    let locks = [testbed.direct().await, testbed.direct().await];
-    let guard = acquire(&locks[0], "one").await;
-    let lock = locks[1].lock("one");
-    let mut frozen = Box::pin(lock.acquire());
-    assert!(tokio::time::timeout(ms(300), &mut frozen).await.is_err());
-    testbed.until_queued("one", 2).await;
-    let last = spawn_waiter(&locks[0], "one");
-    testbed.until_queued("one", 3).await;
-    release(guard).await;
-    let last = until_granted(last).await;
-    assert!(tokio::time::timeout(ms(300), &mut frozen).await.is_err(), "both hold it");
-    testbed.until_queued("one", 2).await;
-    release(last).await;
-    release(soon("granted at last", frozen).await.unwrap()).await;
-    testbed.drained(&["one"]).await;
-}
-
 /// A waiter whose own node was deleted must not take the deletion of the one ahead for its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_node_was_deleted_is_not_granted() {
@@ -170,33 +149,6 @@ async fn a_lock_whose_own_node_vanishes_continues_with_larger_tokens() {
         release(acquire(&locks, "one").await).await;
     }
     removing.abort();
-    testbed.drained(&["one"]).await;
-}
-
-/// CURATOR-621 and kazoo 649: a reader between two writers, and no reader overtakes a writer.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writer_reader_and_writer_are_granted_in_order() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
-    let rw = locks.rw_lock("one");
-    let first = soon("written", rw.write().acquire()).await.unwrap();
-    let waiting = |lock: fencelock_core::Lock| tokio::spawn(async move { lock.acquire().await });
-    let reader = waiting(rw.read());
-    testbed.until_queued("one", 2).await;
-    let second = waiting(rw.write());
-    testbed.until_queued("one", 3).await;
-    let late = waiting(rw.read());
-    testbed.until_queued("one", 4).await;
-    let token = first.fencing_token();
-    release(first).await;
-    let reader = until_granted(reader).await;
-    sleep(ms(50)).await;
-    assert!(!second.is_finished() && !late.is_finished());
-    release(reader).await;
-    let second = until_granted(second).await;
-    assert!(second.fencing_token() > token && !late.is_finished());
-    release(second).await;
-    release(until_granted(late).await).await;
     testbed.drained(&["one"]).await;
 }
 

@@ -101,12 +101,3 @@ async fn a_root_is_created_or_found() {
     assert_kind(&error, ErrorKind::Refused);
     assert!(!error.is_retryable());
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_absent_server_is_reported_soon() {
-    // Not after the 30 s that it may take without a bound of its own.
-    let connecting = try_connect("zk://127.0.0.1:1/locks?unreachable_after=1s");
-    let error = soon("connecting ends", connecting).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    assert!(error.to_string().contains("zk://127.0.0.1:1/locks"), "{error}");
-}
