@@ -81,7 +81,8 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     until("the connected client gets the error", async || {
         let answer = old.lock("lock").wait_at_most(ms(300)).acquire().await;
         error = answer.err();
-        error.is_some()
+        // At first perhaps only that the connections were reset.
+        error.as_ref().is_some_and(|error| error_chain(error).contains("the clocks of a majority"))
     })
     .await;
     for (error, urls) in [
@@ -156,8 +157,9 @@ async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
     lines.heal().await;
     for node in &quorum.nodes {
         let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
+        let fast = began.elapsed().as_micros() / 200;
         let ahead = u128::from(time_us(node).await).saturating_sub(right);
-        assert!(ahead > began.elapsed().as_micros() / 200, "its clock was not fast");
+        assert!(ahead > fast, "its clock was not fast");
     }
     ticking.abort();
     quorum.drained().await;
