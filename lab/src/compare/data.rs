@@ -341,6 +341,15 @@ pub(crate) struct Failure {
 }
 
 #[cfg(test)]
+impl Comparison {
+    /// Ten stores, with figures for tests.
+    pub(crate) fn sample() -> Comparison {
+        let text = include_str!("../../tests/commands/compare/sample.json");
+        serde_json::from_str(text).expect("a comparison")
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use fencelock_testkit::servers::TestPostgres;
 use serde_json::Value;
 
-use crate::support::{command, output, until};
+use crate::support::{command, output};
 
 /// Runs it on this server, with three clients that have a lock each, and returns what it printed.
 async fn bench(server: &TestPostgres, options: &[&str]) -> String {
@@ -28,22 +28,6 @@ async fn limits_are_measured_beside_the_store() {
     }
     let tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'fencelock_bench%'";
     assert_eq!(server.sql(tables).await.expect("it answers"), "0");
-}
-
-/// A planner that knows how few rows there are would read all of them for each step, with their dead versions.
-#[tokio::test]
-async fn steps_find_their_lock_by_its_key_in_a_small_table_too() {
-    let server = TestPostgres::start().await.expect("a server");
-    bench(&server, &[]).await;
-    server.sql("ANALYZE fencelock.locks").await.expect("it answers");
-    let scans =
-        "SELECT seq_scan FROM pg_stat_user_tables WHERE relid = 'fencelock.locks'::regclass";
-    let before = server.sql(scans).await.expect("it answers");
-    // Its session has reported what it did when it has ended.
-    bench(&server, &[]).await;
-    let is_open = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'fencelock'";
-    until(async || server.sql(is_open).await.expect("it answers") == "0").await;
-    assert_eq!(server.sql(scans).await.expect("it answers"), before);
 }
 
 /// The schema has a function of the name of one of the server's.

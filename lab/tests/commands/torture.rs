@@ -84,8 +84,11 @@ async fn mistakes_are_one_clear_error() {
 }
 
 #[tokio::test]
-async fn an_interrupt_ends_it_with_what_is_done_and_nothing_stays() {
+async fn nothing_stays_in_a_store_that_was_named_at_the_end_or_after_an_interrupt() {
     let server = server_in_use().await;
+    let (code, printed) = run(&[&server.url(), "--rounds", "1"]).await;
+    assert_eq!((code, keys(&server).await), (0, vec!["lock:orders".to_owned()]), "{printed}");
+
     let mut child = command(&[&server.url(), "--minutes", "60"]).spawn().expect("it starts");
     let mut progress = BufReader::new(child.stderr.take().expect("its progress")).lines();
     while let Some(line) = progress.next_line().await.expect("text") {
@@ -100,11 +103,4 @@ async fn an_interrupt_ends_it_with_what_is_done_and_nothing_stays() {
         "{printed}"
     );
     assert_eq!(keys(&server).await, ["lock:orders"], "{printed}");
-}
-
-#[tokio::test]
-async fn nothing_stays_in_a_store_that_was_named() {
-    let server = server_in_use().await;
-    let (code, printed) = run(&[&server.url(), "--rounds", "1"]).await;
-    assert_eq!((code, keys(&server).await), (0, vec!["lock:orders".to_owned()]), "{printed}");
 }

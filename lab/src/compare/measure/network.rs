@@ -54,10 +54,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_round_trip_that_was_asked_for_is_there() {
+        // The difference to a proxy without it depends on what else the machine does.
         let asked = Duration::from_millis(5);
-        let network = measure(asked).await.expect("measured");
-        assert_eq!(network.round_trip_us, 5_000.0);
-        // What the proxy takes by itself is subtracted, and differs from time to time.
-        assert!(network.measured_us > 4_000.0, "{network:?}");
+        assert!(middle(asked, 3).await.expect("measured") >= asked);
+        assert_eq!(measure(asked).await.expect("measured").round_trip_us, 5_000.0);
     }
 }

@@ -114,11 +114,6 @@ mod tests {
     use crate::compare::data::Comparison;
     use crate::compare::report::stores::named;
 
-    fn sample() -> Comparison {
-        let text = include_str!("../../../tests/commands/compare/sample.json");
-        serde_json::from_str(text).expect("a comparison")
-    }
-
     /// `store` with a profile, and a run in which so many overlaps were seen.
     fn watched(store: &Store, fails: &[&str], after: Option<&[&str]>, overlaps: u64) -> Store {
         let texts = |all: &[&str]| all.iter().map(|it| (*it).to_owned()).collect();
@@ -133,7 +128,7 @@ mod tests {
 
     #[test]
     fn no_store_is_safer_than_its_profile_however_long_nothing_was_seen() {
-        let store = &sample().stores[2];
+        let store = &Comparison::sample().stores[2];
         for acquisitions in [1, 1_000, 1_000_000_000] {
             let band = |fails, after| {
                 let mut store = watched(store, fails, after, 0);
@@ -155,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_outweighs_every_profile() {
-        let store = &sample().stores[2];
+        let store = &Comparison::sample().stores[2];
         for fails in [&[][..], &["a clock jumps"]] {
             for after in [None, Some(&[][..]), Some(&["master killed"][..])] {
                 assert_eq!(Band::of(&watched(store, fails, after, 1)), Band::Seen);
@@ -165,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_was_not_watched_is_in_no_band_of_those_that_were() {
-        let mut store = watched(&sample().stores[0], &[], Some(&[]), 0);
+        let mut store = watched(&Comparison::sample().stores[0], &[], Some(&[]), 0);
         store.faults.as_mut().expect("watched").acquisitions = 0;
         assert_eq!(Band::of(&store), Band::Unwatched);
         store.faults = None;
@@ -174,7 +169,7 @@ mod tests {
 
     #[test]
     fn groups_are_of_one_scope_and_band_with_the_fastest_first() {
-        let mut sample = sample();
+        let mut sample = Comparison::sample();
         for faults in sample.stores.iter_mut().filter_map(|store| store.faults.as_mut()) {
             (faults.overlaps, faults.admitted_overlaps) = (0, 0);
         }

@@ -323,11 +323,6 @@ mod tests {
     use super::*;
     use crate::compare::data::{Comparison, Store};
 
-    fn sample() -> Comparison {
-        let text = include_str!("../../../tests/commands/compare/sample.json");
-        serde_json::from_str(text).expect("a comparison")
-    }
-
     fn required(text: &str) -> Requirements {
         text.parse().unwrap_or_else(|why| panic!("{text}: {why}"))
     }
@@ -375,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_store_meets_what_was_measured_of_it_and_nothing_else() {
-        let sample = sample();
+        let sample = Comparison::sample();
         let (redis, zookeeper) = (&sample.stores[2], &sample.stores[8]);
         assert_eq!(answer("exclusion", redis), Answer::Unmet);
         assert_eq!(answer("exclusion", zookeeper), Answer::Met);
@@ -394,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_store_that_did_not_come_back_returns_within_no_time() {
-        let mut store = sample().stores[8].clone();
+        let mut store = Comparison::sample().stores[8].clone();
         store.timelines[0].came_back = false;
         assert_eq!(answer("return<60min", &store), Answer::Unmet);
         let requirement = &required("return<60min").0[0];
@@ -404,7 +399,7 @@ mod tests {
 
     #[test]
     fn what_no_store_was_seen_to_do_is_not_met() {
-        let mut sample = sample();
+        let mut sample = Comparison::sample();
         assert!(required("exclusion, network").are_met(&sample));
         assert!(!required("throughput>99999999/s").are_met(&sample));
         let table = required("throughput>99999999/s").table(&sample);

@@ -239,11 +239,6 @@ mod tests {
     use crate::compare::report::bands::groups;
     use crate::compare::report::stores::named;
 
-    fn sample() -> Comparison {
-        let text = include_str!("../../../tests/commands/compare/sample.json");
-        serde_json::from_str(text).expect("a comparison")
-    }
-
     fn of(comparison: &Comparison, name: &str) -> Choice {
         let stores = named(comparison);
         let groups = groups(&stores);
@@ -260,7 +255,7 @@ mod tests {
 
     /// Two stores of one group, with the same figures, which each test changes.
     fn pair() -> Comparison {
-        let mut pair = sample();
+        let mut pair = Comparison::sample();
         let one = pair.stores.iter().find(|store| store.store == "redis-aof").expect("it").clone();
         let mut other = one.clone();
         "the other".clone_into(&mut other.store);
@@ -281,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_only_one_of_its_group_needs_no_merit() {
-        let sample = sample();
+        let sample = Comparison::sample();
         assert_eq!(when(&sample, "memory"), "no lock leaves its process");
         assert_eq!(when(&sample, "file"), "all clients run on one machine");
     }
@@ -376,7 +371,7 @@ mod tests {
 
     #[test]
     fn several_servers_are_chosen_for_the_loss_of_one() {
-        let mut sample = sample();
+        let mut sample = Comparison::sample();
         let text = "locks must stay available while one server is down";
         let place = sample.stores.iter().position(|it| it.store == "zookeeper-3").expect("it");
         let timeline = &mut sample.stores[place].timelines[0];
@@ -399,7 +394,7 @@ mod tests {
 
     #[test]
     fn every_broken_promise_is_named() {
-        let mut sample = sample();
+        let mut sample = Comparison::sample();
         let faults = sample.stores[8].faults.as_mut().expect("measured");
         (faults.overlaps, faults.lost_with_fencing) = (2, 1);
         faults.violations.push("a token fell".to_owned());

@@ -78,17 +78,15 @@ impl Chromium {
         let sent = self.requests.write_all(format!("{request}\0").as_bytes()).await;
         sent.expect("Chromium runs: is it installed? apt-get install chromium");
         loop {
-            let mut message = self.message().await;
-            if message["id"] == self.last {
-                assert_eq!(message["error"], Value::Null, "{method}");
-                return message["result"].take();
+            if let Some(mut answer) = self.message().await {
+                assert_eq!(answer["error"], Value::Null, "{method}");
+                return answer["result"].take();
             }
-            let method = message["method"].as_str().unwrap_or_default().to_owned();
-            self.events.push((method, message["params"].take()));
         }
     }
 
-    async fn message(&mut self) -> Value {
+    /// The answer to the last request, or `None` after anything else, which is kept.
+    async fn message(&mut self) -> Option<Value> {
         let mut message = Vec::new();
         let read = timeout(HANG, self.messages.read_until(0, &mut message)).await;
         read.expect("it answers").expect("it runs");
@@ -97,7 +95,13 @@ impl Chromium {
             Some(0),
             "Chromium ended: is it installed? apt-get install chromium"
         );
-        serde_json::from_slice(&message).expect("JSON")
+        let mut message: Value = serde_json::from_slice(&message).expect("JSON");
+        if message["id"] == self.last {
+            return Some(message);
+        }
+        let method = message["method"].as_str().unwrap_or_default().to_owned();
+        self.events.push((method, message["params"].take()));
+        None
     }
 
     /// Opens a file, in place of the page before.
@@ -115,7 +119,11 @@ impl Chromium {
             Mode::Dark => ("", "dark"),
             Mode::Paper => ("print", "light"),
         };
-        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        // A page that is still scrolling is no target for a click.
+        let features = json!([
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]);
         let media = json!({"media": media, "features": features});
         self.call("Emulation.setEmulatedMedia", media).await;
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500});
@@ -124,29 +132,25 @@ impl Chromium {
         let url = format!("file://{}", file.display());
         self.call("Page.navigate", json!({"url": url})).await;
         while !self.events.iter().any(|(method, _)| method == "Page.loadEventFired") {
-            let mut message = self.message().await;
-            let method = message["method"].as_str().unwrap_or_default().to_owned();
-            self.events.push((method, message["params"].take()));
+            self.message().await;
         }
         self.events.retain(|(_, event)| event["request"]["url"] != url.as_str());
     }
 
     /// The value of an expression.
     async fn ask<T: DeserializeOwned>(&mut self, expression: &str) -> T {
-        let evaluate =
-            json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let evaluate = json!({"expression": expression, "returnByValue": true});
         let mut answer = self.call("Runtime.evaluate", evaluate).await;
         assert_eq!(answer["exceptionDetails"], Value::Null, "{expression}");
         serde_json::from_value(answer["result"]["value"].take()).expect("of that type")
     }
 
-    /// A click of the mouse into the middle of what the expression is, once that is drawn where it was scrolled to.
+    /// A click of the mouse into the middle of what the expression is.
     async fn click(&mut self, element: &str) {
         let (x, y): (f64, f64) = self
             .ask(&format!(
-                "(async () => {{ const it = {element}; \
+                "(() => {{ const it = {element}; \
                  it.scrollIntoView({{block: 'center', inline: 'center', behavior: 'instant'}}); \
-                 for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame); \
                  const box = it.getBoundingClientRect(); \
                  return [box.x + box.width / 2, box.y + box.height / 2]; }})()"
             ))
@@ -179,29 +183,13 @@ impl Chromium {
         let events = self.events.iter().filter(|(method, _)| COMPLAINTS.contains(&&**method));
         events.map(|(method, event)| format!("{method}: {event}")).collect()
     }
-
-    /// A picture of the whole page, in the directory that the user names: for eyes, and for docs/compare.png.
-    async fn keep(&mut self, name: &str) {
-        let Some(directory) = std::env::var_os("FENCELOCK_PAGES") else { return };
-        let picture = json!({"captureBeyondViewport": true});
-        let picture = self.call("Page.captureScreenshot", picture).await;
-        let picture = picture["data"].as_str().expect("a picture");
-        let picture = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, picture);
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let file = Path::new(&directory).join(format!("{name}.png"));
-        std::fs::write(file, picture.expect("base64")).expect("kept");
-    }
 }
 
 #[derive(Deserialize, Debug)]
 struct Chart {
-    title: String,
-    alternative: String,
-    caption: String,
     shapes: usize,
     left: f64,
     right: f64,
-    height: f64,
     /// Smallest of its letters, in pixels on the screen.
     letters: f64,
     /// Texts that do not fit into the drawing.
@@ -219,13 +207,9 @@ const LOOK: &str = r#"[...document.querySelectorAll("figure.chart")].map((figure
   const apart = (a, b) =>
     a.right <= b.left + 1 || b.right <= a.left + 1 || a.bottom <= b.top + 3 || b.bottom <= a.top + 3;
   return {
-    title: figure.querySelector("h4").textContent,
-    alternative: figure.querySelector("[role=img]").ariaLabel,
-    caption: figure.querySelector("figcaption").textContent,
     shapes: svg.querySelectorAll("polyline, polygon, circle").length,
     left: box.left,
     right: box.right,
-    height: box.height,
     letters: Math.min(...texts.map(([it]) =>
       parseFloat(getComputedStyle(it).fontSize) * box.width / svg.viewBox.baseVal.width)),
     cut: texts.filter(([, it]) =>
@@ -241,14 +225,9 @@ const LOOK: &str = r#"[...document.querySelectorAll("figure.chart")].map((figure
 async fn assert_can_be_read(page: &mut Chromium, width: u32) -> usize {
     let charts: Vec<Chart> = page.ask(LOOK).await;
     for chart in &charts {
-        assert!(!chart.title.is_empty() && !chart.caption.is_empty(), "{chart:?}");
-        assert!(chart.alternative.len() > chart.title.len() + 5, "{chart:?}");
-        assert!(chart.shapes >= 2, "{chart:?}");
+        assert!(chart.shapes >= 2 && chart.letters >= 9.5, "{chart:?}");
         assert!(chart.left >= 0.0 && chart.right <= f64::from(width), "{chart:?}");
-        assert!(chart.right - chart.left > 250.0 && chart.height > 80.0, "{chart:?}");
-        assert!(chart.letters >= 9.5, "{chart:?}");
-        assert!(chart.cut.is_empty(), "{chart:?}");
-        assert!(chart.collisions.is_empty(), "{chart:?}");
+        assert!(chart.cut.is_empty() && chart.collisions.is_empty(), "{chart:?}");
     }
     let (content, window): (u32, u32) = page
         .ask("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
@@ -273,32 +252,9 @@ async fn a_report_is_readable_on_every_screen_and_on_paper() {
     ] {
         println!("{name}");
         page.open(&report.page(), size, mode).await;
-        page.keep(name).await;
         assert_eq!(assert_can_be_read(&mut page, size.0).await, CHARTS);
         let background = "getComputedStyle(document.body).backgroundColor";
         backgrounds.push(page.ask::<String>(background).await);
-        // The table of words has no column beyond the edge, and none so narrow that a row fills the screen.
-        let (content, window, highest): (u32, u32, f64) = page
-            .ask(
-                "(it => [it.scrollWidth, it.clientWidth, Math.max(...[...it.querySelectorAll('td')] \
-                   .map(cell => cell.getBoundingClientRect().height))]) \
-                 (document.querySelector('#guarantees .scroll'))",
-            )
-            .await;
-        assert!(content <= window && highest <= 160.0, "{content} {window} {highest}");
-        // A printed page has nothing to click on.
-        let nav = "document.querySelector('nav').getClientRects().length > 0";
-        assert_eq!(page.ask::<bool>(nav).await, mode != Mode::Paper);
-        if size == SCREEN {
-            let places: Vec<f64> = page
-                .ask(
-                    "['#summary svg', '.choices li'] \
-                     .map(it => document.querySelector(it).getBoundingClientRect().bottom)",
-                )
-                .await;
-            let is_seen = places.iter().all(|bottom| *bottom < 900.0);
-            assert!(is_seen, "the decision is on the first screen: {places:?}");
-        }
     }
     assert_ne!(backgrounds[0], backgrounds[1], "the dark is dark");
     page.end().await;
@@ -313,7 +269,6 @@ async fn strange_figures_are_a_page_too() {
         for size in [SCREEN, TELEPHONE] {
             println!("{name}, {} px", size.0);
             page.open(&report.page(), size, Mode::Light).await;
-            page.keep(&format!("{}-{}", name.replace([' ', ','], "-"), size.0)).await;
             assert_can_be_read(&mut page, size.0).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Wall clocks that step while the store is in use: what each store's profile says of that.
+//! Servers' clocks that step while the store is in use: what each store's profile says of that.
 
 use serde_json::Value;
 
@@ -44,15 +44,4 @@ async fn an_ensemble_whose_clocks_step_notices_nothing() {
     let report = report(&[&["zookeeper-3", "--rounds", "1"][..], &SERVERS, &HOLDS].concat()).await;
     assert!(!names_the_clock(&report) && sum(&report, "/admitted_overlaps") == 0, "{report:#}");
     assert_eq!(report["violations"], 0, "{report:#}");
-}
-
-/// Fault 34: file, redis
-#[tokio::test]
-#[ignore = "in ./test --long: minutes of the processor"]
-async fn clients_whose_clocks_step_notice_nothing() {
-    for store in ["file", "redis"] {
-        let clients = [store, "--rounds", "1", "--fault", "client-clock-stepped"];
-        let report = report(&[&clients[..], &HOLDS].concat()).await;
-        assert!(sum(&report, "/admitted_overlaps") == 0 && report["violations"] == 0, "{report:#}");
-    }
 }

@@ -5,25 +5,47 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::violations;
+use super::super::{command, read};
+use crate::support::{ended, output};
 
-/// A server that forgets each token, so that the next one is that of its clock alone.
-#[tokio::test]
-#[ignore = "in ./test --long: minutes of the processor"]
-async fn tokens_of_a_clock_that_is_not_remembered_are_violations() {
-    let found = violations_without("*:f", "server-clock-stepped").await;
-    assert!(found.iter().any(|it| it.contains(" was granted after ")), "{found:#?}");
-}
+/// Deletes all cells.
+const FORGET: &str =
+    "EVAL \"for _, key in ipairs(redis.call('KEYS', '*:c')) do redis.call('DEL', key) end\" 0\r\n";
 
 /// A server that loses its cells under a fault for which no profile admits it.
 #[tokio::test]
 #[ignore = "in ./test --long: minutes of the processor"]
 async fn cells_that_are_not_remembered_are_violations() {
-    let found = violations_without("*:c", "client-clock-stepped").await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let (server, arguments) = (directory.path().join("server"), directory.path().join("arguments"));
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] || printf '%s\\n' \"$@\" > {}\nexec redis-server \"$@\"\n",
+        arguments.display()
+    );
+    std::fs::write(&server, script).expect("written");
+    std::fs::set_permissions(&server, PermissionsExt::from_mode(0o755)).expect("a program");
+    let file = NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a plain path");
+    let mut torture =
+        command(&["redis", "--rounds", "2", "--fault", "client-clock-stepped", "--json", path]);
+    let output = tokio::select! {
+        output = output(torture.env("FENCELOCK_REDIS_SERVER", &server)) => output,
+        () = forget(&arguments) => unreachable!("it forgets for as long as it can"),
+    };
+    let (code, printed) = ended(&output);
+    let report = read(&file);
+    let rounds = report["rounds"].as_array().expect("rounds");
+    for histories in rounds.iter().filter_map(|round| round["histories"].as_str()) {
+        std::fs::remove_dir_all(histories).expect("removed");
+    }
+    assert_eq!(code, 1, "{printed}");
+    let found = rounds.iter().flat_map(|round| round["violations"].as_array().expect("a list"));
+    let found: Vec<&str> = found.map(|it| it.as_str().expect("a text")).collect();
     for what in [
         " was the sum of an addition that began after ",
         " was run again after it was done",
@@ -33,38 +55,21 @@ async fn cells_that_are_not_remembered_are_violations() {
     }
 }
 
-/// What is found under that fault while all keys are deleted, again and again, that match `pattern`.
-async fn violations_without(pattern: &str, fault: &str) -> Vec<String> {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (server, arguments) = (directory.path().join("server"), directory.path().join("arguments"));
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" = --version ] || printf '%s\\n' \"$@\" > {}\nexec redis-server \"$@\"\n",
-        arguments.display()
-    );
-    std::fs::write(&server, script).expect("written");
-    std::fs::set_permissions(&server, PermissionsExt::from_mode(0o755)).expect("a program");
-    let torture = ["redis", "--rounds", "2", "--fault", fault];
-    violations(&torture, ("FENCELOCK_REDIS_SERVER", &server), forget(pattern, &arguments)).await
-}
-
-/// Deletes such keys of the server that was started with these arguments, until it ends.
-async fn forget(pattern: &str, arguments: &Path) {
+/// Deletes all cells of the server that was started with these arguments, until it ends.
+async fn forget(arguments: &Path) {
     loop {
         // It is not there yet, or no more.
-        let _ = forget_while_it_lives(pattern, arguments).await;
+        let _ = forget_while_it_lives(arguments).await;
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-async fn forget_while_it_lives(pattern: &str, arguments: &Path) -> io::Result<()> {
+async fn forget_while_it_lives(arguments: &Path) -> io::Result<()> {
     let arguments = std::fs::read_to_string(arguments)?;
     let port = arguments.lines().skip_while(|it| *it != "--port").nth(1).unwrap_or_default();
     let mut server = TcpStream::connect(format!("127.0.0.1:{port}")).await?;
-    let forget = format!(
-        "EVAL \"for _, key in ipairs(redis.call('KEYS', '{pattern}')) do redis.call('DEL', key) end\" 0\r\n"
-    );
     loop {
-        server.write_all(forget.as_bytes()).await?;
+        server.write_all(FORGET.as_bytes()).await?;
         // The answer is nil.
         server.read_exact(&mut [0; 5]).await?;
         sleep(Duration::from_millis(5)).await;

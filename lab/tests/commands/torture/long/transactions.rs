@@ -1,15 +1,6 @@
-//! Transactions on the lock's own database: what their check prevents, and whether the test would notice if it
-//! prevented nothing.
+//! Transactions on the lock's own database: what their check prevents, and what is lost without it.
 
-use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use tokio::time::sleep;
-use tokio_postgres::{Config, NoTls};
-
-use super::{report, sum, violations};
+use super::{report, sum};
 
 /// All holds have transactions.
 const ALL: [&str; 2] = ["--transactions", "100"];
@@ -57,82 +48,4 @@ async fn a_failover_to_a_synchronous_standby_loses_no_commit() {
     assert!(sum(&report, "/transactions/checked/commits") > 0, "{report:#}");
     assert_eq!(sum(&report, "/transactions/lost_commits"), 0, "{report:#}");
     assert_eq!(report["violations"], 0, "{report:#}");
-}
-
-#[tokio::test]
-#[ignore = "in ./test --long: minutes of the processor"]
-async fn a_check_that_checks_nothing_is_a_violation() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let data = directory.path().join("data-directory");
-    let programs = programs_that_say_where(directory.path(), &data).expect("programs");
-    let frozen = ["postgres", "--fault", "clients-frozen", "--rounds", "4"];
-    let torture = [&frozen[..], &ALL, &HOLDS].concat();
-    let harm = check_nothing(&data);
-    let found = violations(&torture, ("FENCELOCK_POSTGRES", &programs), harm).await;
-    let lost = "lost in transactions that checked their lock";
-    assert!(found.iter().any(|it| it.ends_with(lost)), "{found:#?}");
-}
-
-/// A directory of programs, in whose `bin` are those of PostgreSQL; the server writes down where its data is.
-fn programs_that_say_where(directory: &Path, data: &Path) -> io::Result<PathBuf> {
-    let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
-    open(directory, 0o755)?;
-    std::fs::write(data, "")?;
-    open(data, 0o666)?;
-    let bin = directory.join("bin");
-    std::fs::create_dir(&bin)?;
-    let installed = installed()?;
-    for program in std::fs::read_dir(&installed)? {
-        let program = program?.file_name();
-        if program != "postgres" {
-            symlink(installed.join(&program), bin.join(&program))?;
-        }
-    }
-    let server = bin.join("postgres");
-    let (data, installed) = (data.display(), installed.display());
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" = -D ] && echo \"$2\" > {data}\nexec {installed}/postgres \"$@\"\n"
-    );
-    std::fs::write(&server, script)?;
-    open(&server, 0o755)?;
-    Ok(directory.to_owned())
-}
-
-/// Where the programs are that the tests use.
-fn installed() -> io::Result<PathBuf> {
-    if let Some(named) = std::env::var_os("FENCELOCK_POSTGRES") {
-        return Ok(PathBuf::from(named).join("bin"));
-    }
-    let versions = std::fs::read_dir("/usr/lib/postgresql")?.flatten().map(|it| it.path());
-    let newest = versions
-        .max_by_key(|path| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()));
-    Ok(newest.ok_or(io::ErrorKind::NotFound)?.join("bin"))
-}
-
-/// Replaces the check by one that is content with everything, until the server ends.
-async fn check_nothing(data: &Path) {
-    loop {
-        // It is not there yet, or its tables are not, or it is no more.
-        let _ = replace_check(data).await;
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
-async fn replace_check(data: &Path) -> Result<(), Box<dyn std::error::Error>> {
-    let data = PathBuf::from(std::fs::read_to_string(data)?.trim());
-    let settings = std::fs::read_to_string(data.join("postgresql.conf"))?;
-    let port = settings.lines().find_map(|line| line.strip_prefix("port = ")).unwrap_or_default();
-    let mut config = Config::new();
-    config.host_path(data.parent().unwrap_or(&data)).port(port.parse()?);
-    let (client, connection) = config.user("admin").dbname("postgres").connect(NoTls).await?;
-    let connection = tokio::spawn(connection);
-    let replaced = client
-        .batch_execute(
-            "SELECT 'fencelock.check_token(bytea, bigint, int)'::regprocedure;
-             CREATE OR REPLACE FUNCTION fencelock.check_token(p_key bytea, p_token bigint, p_idle_ms int)
-             RETURNS void LANGUAGE sql AS 'SELECT NULL::void'",
-        )
-        .await;
-    connection.abort();
-    Ok(replaced?)
 }
