@@ -8,7 +8,7 @@ const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 const PIPELINE: usize = 100;
 
-/// `cargo test -p fencelock-redis --test faults -- --ignored --nocapture costs`
+/// `cargo test -p fencelock-redis --test redis-faults -- --ignored --nocapture costs`
 #[test]
 #[ignore = "measures"]
 fn costs_of_a_pair() {
