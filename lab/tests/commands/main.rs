@@ -5,5 +5,6 @@
 mod bench;
 mod compare;
 mod conformance;
+mod soak;
 mod support;
 mod torture;
