@@ -17,7 +17,7 @@ fn checks(store: &Scripted) -> Vec<(Moment, Vec<u64>)> {
         Call::Check(ids) => Some((at, ids)),
         _ => None,
     };
-    store.calls().into_iter().filter_map(check).collect()
+    store.timed_calls().into_iter().filter_map(check).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,17 +11,13 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::program::{Hooks, on_a_thread, settle};
-use crate::scripted::{Call, Jumping, One, SECOND, Script, granted, ms};
+use crate::scripted::{Jumping, One, SECOND, Script, granted, is_attempt, ms};
 
 async fn spawn_waiter(lock: &Lock) -> JoinHandle<Guard> {
     let lock = lock.clone();
     let waiter = tokio::spawn(async move { lock.acquire().await.expect("granted") });
     settle().await;
     waiter
-}
-
-fn is_attempt(call: &Call) -> bool {
-    *call == Call::Attempt
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod program;
 mod recipes;
 mod renewal;
 mod runtimes;
+#[allow(dead_code)] // The simulation of conformance-tests uses the rest of it.
 mod scripted;
 mod sharing;
 mod silence;

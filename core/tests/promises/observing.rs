@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::program::{Hooks, on_a_thread, settle};
-use crate::scripted::{Call, Jumping, SECOND, Script, TTL};
+use crate::scripted::{Jumping, SECOND, Script, TTL, is_attempt};
 
 /// A lock with hand-offs, of which one task has a turn and another one waits for the next.
 struct Scene {
@@ -244,7 +244,7 @@ fn a_waker_may_use_a_lock_at_a_renewal() {
         assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         sleep(TTL).await;
         assert!(guard.is_held());
-        let asked = store.count(|call| *call == Call::Attempt);
+        let asked = store.count(is_attempt);
         assert_eq!(asked, 2, "the waker was called");
     });
 }

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use tokio::time::{sleep, timeout};
 
 use crate::program::{on_a_thread, settle};
-use crate::scripted::{Call, Jumping, One, SECOND, Script, TTL, refused_connection, renewed};
+use crate::scripted::{Jumping, One, SECOND, Script, TTL, is_release, refused_connection, renewed};
 
 #[test]
 fn a_panic_at_a_loss_does_not_end_the_renewal_of_others() {
@@ -70,11 +70,11 @@ fn a_panic_at_a_loss_reaches_neither_the_guard_nor_those_who_wait() {
         for handoffs in [1, 8] {
             let lock = locks.lock("a").local_handoffs(handoffs);
             let guard = lock.acquire().await.unwrap();
-            let released = store.count(|call| *call == Call::Release);
+            let released = store.count(is_release);
             clock.jump(TTL);
             assert!(!guard.is_held());
             std::mem::forget(guard);
-            let release = store.until(released + 1, |call| *call == Call::Release);
+            let release = store.until(released + 1, is_release);
             timeout(SECOND, release).await.expect("it is released");
         }
     });
@@ -169,10 +169,10 @@ mod recorder {
                 assert!((&mut waiter).now_or_never().is_none());
                 settle().await;
                 recorder.0.store(true, Ordering::SeqCst);
-                let released = store.count(|call| *call == Call::Release);
+                let released = store.count(is_release);
                 let dropped = catch_unwind(AssertUnwindSafe(|| drop(waiter)));
                 recorder.0.store(false, Ordering::SeqCst);
-                let release = store.until(released + 1, |call| *call == Call::Release);
+                let release = store.until(released + 1, is_release);
                 timeout(SECOND, release).await.expect("it has left the queue");
                 assert!(dropped.is_ok(), "the panic is the program's own");
             }

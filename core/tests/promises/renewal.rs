@@ -2,18 +2,14 @@
 
 use std::sync::Arc;
 
-use fencelock_core::{Clock, Guard, Locks, LostReason, RenewOutcome};
+use fencelock_core::{Clock, Guard, Liveness, Locks, LostReason, RenewOutcome, RenewalPlan};
 #[cfg(feature = "metrics")]
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
 use crate::scripted::{
-    Call, Jumping, One, SECOND, Script, TTL, granted, ms, refused_connection, renewed,
+    Jumping, One, SECOND, Script, TTL, granted, is_renewal, ms, refused_connection, renewed,
 };
-
-fn renewal(call: &Call) -> bool {
-    *call == Call::Renew
-}
 
 #[cfg(feature = "metrics")]
 #[tokio::test(start_paused = true)]
@@ -25,10 +21,10 @@ async fn a_thousand_holds_that_are_woken_together_are_renewed_together() {
     let guards = hold_many(&locks, 1_000).await;
     let woken = store.now();
     assert!(store.claims().iter().all(|claim| claim.wake()));
-    timeout(SECOND, store.until(1_000, renewal)).await.unwrap();
+    timeout(SECOND, store.until(1_000, is_renewal)).await.unwrap();
     assert_eq!(store.now(), woken, "at once");
     sleep(SECOND).await;
-    assert_eq!(store.count(renewal), 1_000, "and each once");
+    assert_eq!(store.count(is_renewal), 1_000, "and each once");
     assert_eq!(batches(&snapshotter), 1);
     assert!(guards.iter().all(Guard::is_held));
 }
@@ -54,13 +50,13 @@ async fn a_hundred_renewals_are_in_flight_and_each_answer_counts_at_once() {
     };
     let (store, locks) = Script::new().renewals(slow_first).connect();
     let guards = hold_many(&locks, 300).await;
-    store.until(1, renewal).await;
+    store.until(1, is_renewal).await;
     tokio::task::yield_now().await;
-    assert_eq!(store.count(renewal), 100);
+    assert_eq!(store.count(is_renewal), 100);
     let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
     sleep(4 * SECOND).await;
     // The others were sent one by one while 99 slow ones were in flight.
-    assert_eq!(store.count(renewal), 300);
+    assert_eq!(store.count(is_renewal), 300);
     assert!(guards[99..].iter().zip(&ends[99..]).all(|(guard, end)| guard.valid_until() > *end));
     assert!(guards[..99].iter().zip(&ends).all(|(guard, end)| guard.valid_until() == *end));
     sleep(2 * SECOND).await;
@@ -87,7 +83,7 @@ async fn a_grant_whose_reply_was_late_is_renewed_in_time() {
         // The validity counts from before the request, so most of it has passed.
         assert!(guard.remaining() <= SECOND - ms(delay), "{delay} ms");
         assert!(timeout(10 * SECOND, guard.lost()).await.is_err(), "after {delay} ms");
-        let renewals = store.count(renewal);
+        let renewals = store.count(is_renewal);
         assert!(renewals <= 40, "{renewals} renewals in ten seconds after {delay} ms");
     }
 }
@@ -101,14 +97,16 @@ async fn a_backend_that_wakes_with_every_error_is_not_asked_in_a_loop() {
         refused_connection()
     };
     let lease = Script::new().renewals(disconnected);
-    let session = Script::new().session(ms(400)).renewals(disconnected);
+    let session = Script::new()
+        .liveness(Liveness::Session(4 * SECOND), RenewalPlan::Every(ms(400)))
+        .renewals(disconnected);
     for (script, per_second) in [(lease, 2), (session, 12)] {
         let (store, locks) = script.connect();
         let guard = locks.lock("a").acquire().await.unwrap();
-        store.until(1, renewal).await;
-        let before = store.count(renewal);
+        store.until(1, is_renewal).await;
+        let before = store.count(is_renewal);
         sleep(5 * SECOND).await;
-        let asked = store.count(renewal) - before;
+        let asked = store.count(is_renewal) - before;
         assert!(asked <= 5 * per_second, "{asked} in five seconds");
         assert!(asked >= 1, "the renewal is retried");
         assert!(guard.is_held(), "the old end stands");
@@ -124,10 +122,10 @@ async fn endless_wake_ups_cost_one_renewal_at_a_time() {
     let (store, locks) = Script::new().renewals(slow).connect();
     let _guard = locks.lock("a").acquire().await.unwrap();
     for _ in 0..1_000 {
-        assert!(store.claims()[0].wake());
+        assert!(store.claim(0).wake());
         sleep(ms(1)).await;
     }
-    let asked = store.count(renewal);
+    let asked = store.count(is_renewal);
     assert!((9..=11).contains(&asked), "{asked} renewals of 100 ms in a second");
 }
 
@@ -142,13 +140,13 @@ async fn a_fixed_lease_that_is_woken_ends_at_the_same_time() {
     let guard = locks.lock("a").fixed_lease(10 * SECOND).acquire().await.unwrap();
     let end = guard.valid_until();
     sleep(9 * SECOND).await;
-    assert!(store.claims()[0].wake());
-    store.until(1, renewal).await;
+    assert!(store.claim(0).wake());
+    store.until(1, is_renewal).await;
     tokio::task::yield_now().await;
     assert_eq!(guard.valid_until(), end);
     guard.lost().await;
     assert!(store.now() >= end && store.now().duration_since(end) <= ms(2));
-    assert_eq!(store.count(renewal), 1);
+    assert_eq!(store.count(is_renewal), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,7 +155,7 @@ async fn a_wake_up_detects_at_once_that_a_fixed_lease_was_taken_away() {
     let (store, locks) = Script::new().renewals(taken).connect();
     let guard = locks.lock("a").fixed_lease(10 * SECOND).acquire().await.unwrap();
     let granted = store.now();
-    assert!(store.claims()[0].wake());
+    assert!(store.claim(0).wake());
     guard.lost().await;
     assert_eq!(store.now(), granted);
 }

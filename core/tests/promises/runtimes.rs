@@ -10,7 +10,9 @@ use fencelock_core::{BootClock, Clock, ErrorKind, Lock, Locks, Owner, Settings, 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::scripted::{Call, One, SECOND, Script, Scripted, granted, ms, waiting};
+use crate::scripted::{
+    One, SECOND, Script, Scripted, granted, is_attempt, is_release, ms, waiting,
+};
 
 /// Bounds a test that fails.
 const AT_LAST: Duration = Duration::from_secs(20);
@@ -47,7 +49,7 @@ fn waiters_elsewhere_end_with_the_runtime_that_connected() {
             elsewhere.spawn(async move { lock.acquire().await })
         });
         elsewhere.block_on(async {
-            store.until(2, |call| *call == Call::Attempt).await;
+            store.until(2, is_attempt).await;
             connected.shutdown_background();
             for waiter in waiters {
                 let result = timeout(AT_LAST, waiter).await.unwrap().unwrap();
@@ -105,7 +107,7 @@ fn waiters_elsewhere_end_when_the_clock_ends_long_before_the_closing() {
         let mut tasks = Vec::new();
         for (before, lock) in waiters.into_iter().enumerate() {
             tasks.push(tokio::spawn(async move { lock.acquire().await }));
-            store.until((before + 1).min(5), |call| *call == Call::Attempt).await;
+            store.until((before + 1).min(5), is_attempt).await;
         }
         end.send(()).unwrap();
         for (index, task) in tasks.into_iter().enumerate() {
@@ -124,12 +126,12 @@ fn a_release_elsewhere_ends_in_time_when_the_runtime_that_connected_ends() {
         let guard = elsewhere.block_on(locks.lock("free").acquire()).unwrap();
         let releasing = elsewhere.spawn(guard.release());
         elsewhere.block_on(async {
-            store.until(1, |call| *call == Call::Release).await;
+            store.until(1, is_release).await;
             connected.shutdown_background();
             let error = timeout(AT_LAST, releasing).await.unwrap().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unreachable, "boot clock: {boot_clock}");
         });
-        let asked = store.count(|call| *call == Call::Release);
+        let asked = store.count(is_release);
         assert!(asked <= 10, "asked {asked} times, boot clock: {boot_clock}");
     }
 }

@@ -1,7 +1,9 @@
 //! A store that answers as a test scripts, call by call, and records the calls with their times.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +17,7 @@ use fencelock_core::{
     TokenOrder, TokioClock, Ttl, WaiterCheck, lease_end,
 };
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The TTL of every acquisition unless a test sets another, and how long a store may be silent.
@@ -54,6 +57,8 @@ pub(crate) struct Asked<T> {
     pub(crate) of: T,
     /// The number of earlier calls of this kind, of any claim.
     pub(crate) n: usize,
+    /// The number of earlier calls of this kind, of the same claim.
+    pub(crate) nth: usize,
     /// When it was made.
     pub(crate) at: Moment,
 }
@@ -85,25 +90,55 @@ pub(crate) fn refused_connection<T>() -> Result<T> {
     Err(Error::new(ErrorKind::Unreachable, "connection refused"))
 }
 
+/// A call and, where it is about claims, their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    Attempt,
-    Release,
-    Renew,
-    /// The ids of the claims.
+    Attempt(u64),
+    /// Of a claim that had ended already, as it must be: `is_held` is false before the store can
+    /// give the lock on.
+    Release(u64),
+    /// Of a claim that a client may still believe to hold.
+    ReleaseTooEarly(u64),
+    Renew(u64),
     Check(Vec<u64>),
     Clear,
     Close,
 }
 
-type Play<A, T> = Box<dyn Fn(A) -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
+pub(crate) fn is_attempt(call: &Call) -> bool {
+    matches!(call, Call::Attempt(_))
+}
+
+pub(crate) fn is_release(call: &Call) -> bool {
+    matches!(call, Call::Release(_))
+}
+
+pub(crate) fn is_renewal(call: &Call) -> bool {
+    matches!(call, Call::Renew(_))
+}
+
+pub(crate) fn is_check(call: &Call) -> bool {
+    matches!(call, Call::Check(_))
+}
+
+/// What `event` returns. On a paused clock that is months at most: a test that waits for what never
+/// happens fails, and does not hang.
+pub(crate) async fn in_the_end<T>(event: impl Future<Output = T>) -> T {
+    timeout(10_000_000 * SECOND, event).await.expect("it never happens")
+}
+
+type Play<A, T> = Arc<dyn Fn(A) -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
 
 /// A store's answers; by default it grants, renews and releases everything.
+#[derive(Clone)]
 pub(crate) struct Script {
     profile: Profile,
     cells: Option<Cells>,
     settings: Settings,
     clock: Arc<dyn Clock>,
+    begin: Arc<dyn Fn(&Claim) + Send + Sync>,
+    shard: Arc<dyn Fn(&Claim) -> u64 + Send + Sync>,
+    inspect: Play<(), Result<Snapshot>>,
     attempt: Play<One, Result<AttemptOutcome>>,
     release: Play<One, Result<ReleaseOutcome>>,
     renew: Play<One, Result<RenewOutcome>>,
@@ -132,12 +167,15 @@ impl Script {
             cells: None,
             settings: Settings::default(),
             clock: Arc::new(TokioClock::new()),
-            attempt: Box::new(|asked| Box::pin(async move { granted(&asked) })),
-            release: Box::new(|_| Box::pin(async { Ok(ReleaseOutcome::Removed) })),
-            renew: Box::new(|asked| Box::pin(async move { renewed(&asked) })),
-            check: Box::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
-            clear: Box::new(|_| Box::pin(async { Ok(()) })),
-            close: Box::new(|_| Box::pin(async { Ok(()) })),
+            begin: Arc::new(|_| {}),
+            shard: Arc::new(|_| 0),
+            inspect: Arc::new(|()| Box::pin(async { Ok(Snapshot::default()) })),
+            attempt: Arc::new(|asked| Box::pin(async move { granted(&asked) })),
+            release: Arc::new(|_| Box::pin(async { Ok(ReleaseOutcome::Removed) })),
+            renew: Arc::new(|asked| Box::pin(async move { renewed(&asked) })),
+            check: Arc::new(|asked| Box::pin(async move { again(&asked, SECOND) })),
+            clear: Arc::new(|_| Box::pin(async { Ok(()) })),
+            close: Arc::new(|_| Box::pin(async { Ok(()) })),
         }
     }
 
@@ -152,11 +190,31 @@ impl Script {
         self
     }
 
+    /// What happens while a claim begins.
+    pub(crate) fn begins(mut self, play: impl Fn(&Claim) + Send + Sync + 'static) -> Script {
+        self.begin = Arc::new(play);
+        self
+    }
+
+    /// The shard to which each claim belongs.
+    pub(crate) fn shards(mut self, play: impl Fn(&Claim) -> u64 + Send + Sync + 'static) -> Script {
+        self.shard = Arc::new(play);
+        self
+    }
+
+    pub(crate) fn inspections<F: Future<Output = Result<Snapshot>> + Send + 'static>(
+        mut self,
+        play: impl Fn(()) -> F + Send + Sync + 'static,
+    ) -> Script {
+        self.inspect = Arc::new(move |asked| Box::pin(play(asked)));
+        self
+    }
+
     pub(crate) fn attempts<F: Future<Output = Result<AttemptOutcome>> + Send + 'static>(
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
-        self.attempt = Box::new(move |asked| Box::pin(play(asked)));
+        self.attempt = Arc::new(move |asked| Box::pin(play(asked)));
         self
     }
 
@@ -164,7 +222,7 @@ impl Script {
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
-        self.release = Box::new(move |asked| Box::pin(play(asked)));
+        self.release = Arc::new(move |asked| Box::pin(play(asked)));
         self
     }
 
@@ -172,7 +230,7 @@ impl Script {
         mut self,
         play: impl Fn(One) -> F + Send + Sync + 'static,
     ) -> Script {
-        self.renew = Box::new(move |asked| Box::pin(play(asked)));
+        self.renew = Arc::new(move |asked| Box::pin(play(asked)));
         self
     }
 
@@ -180,7 +238,7 @@ impl Script {
         mut self,
         play: impl Fn(Many) -> F + Send + Sync + 'static,
     ) -> Script {
-        self.check = Box::new(move |asked| Box::pin(play(asked)));
+        self.check = Arc::new(move |asked| Box::pin(play(asked)));
         self
     }
 
@@ -188,7 +246,7 @@ impl Script {
         mut self,
         play: impl Fn(Asked<()>) -> F + Send + Sync + 'static,
     ) -> Script {
-        self.close = Box::new(move |asked| Box::pin(play(asked)));
+        self.close = Arc::new(move |asked| Box::pin(play(asked)));
         self
     }
 
@@ -196,14 +254,18 @@ impl Script {
         mut self,
         play: impl Fn(Asked<()>) -> F + Send + Sync + 'static,
     ) -> Script {
-        self.clear = Box::new(move |asked| Box::pin(play(asked)));
+        self.clear = Arc::new(move |asked| Box::pin(play(asked)));
         self
     }
 
-    /// A session that is renewed at this interval, whatever the TTL of its locks.
-    pub(crate) fn session(mut self, heartbeat: Duration) -> Script {
-        self.profile.liveness = Liveness::Session(10 * heartbeat);
-        self.profile.renewal = RenewalPlan::Every(heartbeat);
+    pub(crate) fn liveness(mut self, liveness: Liveness, renewal: RenewalPlan) -> Script {
+        self.profile.liveness = liveness;
+        self.profile.renewal = renewal;
+        self
+    }
+
+    pub(crate) fn ttl(mut self, ttl: Duration) -> Script {
+        self.settings = self.settings.ttl(Ttl::new(ttl).unwrap());
         self
     }
 
@@ -217,66 +279,125 @@ impl Script {
         self
     }
 
-    pub(crate) fn connect(self) -> (Arc<Scripted>, Locks) {
-        let settings = self.settings.clone();
-        let store = Arc::new(Scripted {
-            script: self,
-            calls: Mutex::default(),
-            claims: Mutex::default(),
+    pub(crate) fn store(self) -> Arc<Scripted> {
+        Arc::new(Scripted {
+            profile: self.profile.clone(),
+            clock: self.clock.clone(),
+            script: Mutex::new(self),
+            seen: Mutex::default(),
             changed: Notify::new(),
-        });
-        let locks = Locks::new(store.clone(), "scripted://", settings).unwrap();
+        })
+    }
+
+    pub(crate) fn connect(self) -> (Arc<Scripted>, Locks) {
+        let store = self.store();
+        let locks = store.locks();
         (store, locks)
     }
 }
 
 pub(crate) struct Scripted {
-    script: Script,
-    calls: Mutex<Vec<(Moment, Call)>>,
-    claims: Mutex<Vec<Arc<Claim>>>,
+    profile: Profile,
+    clock: Arc<dyn Clock>,
+    script: Mutex<Script>,
+    seen: Mutex<Seen>,
     changed: Notify,
 }
 
+#[derive(Default)]
+struct Seen {
+    calls: Vec<(Moment, Call)>,
+    /// How many there were of each kind, in all and by claim.
+    counts: BTreeMap<(&'static str, Option<u64>), usize>,
+    claims: Vec<Arc<Claim>>,
+}
+
 impl Scripted {
+    pub(crate) fn locks(self: &Arc<Self>) -> Locks {
+        Locks::new(self.clone(), "scripted://", self.script().settings).unwrap()
+    }
+
+    fn script(&self) -> Script {
+        self.script.lock().clone()
+    }
+
+    /// What the store answers from now on.
+    pub(crate) fn change(&self, change: impl FnOnce(Script) -> Script) {
+        let changed = change(self.script());
+        *self.script.lock() = changed;
+    }
+
     pub(crate) fn now(&self) -> Moment {
-        self.script.clock.now()
+        self.clock.now()
     }
 
     /// Every claim, in the order of their beginning.
     pub(crate) fn claims(&self) -> Vec<Arc<Claim>> {
-        self.claims.lock().clone()
+        self.seen.lock().claims.clone()
     }
 
-    pub(crate) fn calls(&self) -> Vec<(Moment, Call)> {
-        self.calls.lock().clone()
+    /// The `n`-th claim that began, from 0.
+    pub(crate) fn claim(&self, n: usize) -> Arc<Claim> {
+        self.seen.lock().claims[n].clone()
+    }
+
+    /// Forgets the claims, which would keep each other alive.
+    pub(crate) fn forget_claims(&self) {
+        self.seen.lock().claims.clear();
+    }
+
+    pub(crate) fn timed_calls(&self) -> Vec<(Moment, Call)> {
+        self.seen.lock().calls.clone()
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.timed_calls().into_iter().map(|(_, call)| call).collect()
+    }
+
+    /// When each call that matches `which` came.
+    pub(crate) fn times(&self, which: impl Fn(&Call) -> bool) -> Vec<Moment> {
+        let seen = self.seen.lock();
+        seen.calls.iter().filter(|(_, call)| which(call)).map(|(at, _)| *at).collect()
     }
 
     pub(crate) fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
-        self.calls.lock().iter().filter(|(_, call)| which(call)).count()
+        self.times(which).len()
     }
 
     /// Waits until there have been `n` calls that match `which`.
     pub(crate) async fn until(&self, n: usize, which: impl Fn(&Call) -> bool) {
-        loop {
-            let changed = self.changed.notified();
-            if self.count(&which) >= n {
-                return;
+        let called = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.count(&which) >= n {
+                    return;
+                }
+                changed.await;
             }
-            changed.await;
-        }
+        };
+        in_the_end(called).await;
     }
 
     fn record<T>(&self, call: Call, of: T) -> Asked<T> {
         let at = self.now();
-        let mut calls = self.calls.lock();
-        let alike = |(_, other): &&(Moment, Call)| {
-            std::mem::discriminant(other) == std::mem::discriminant(&call)
+        let (kind, id) = match &call {
+            Call::Attempt(id) => ("attempt", *id),
+            Call::Release(id) | Call::ReleaseTooEarly(id) => ("release", *id),
+            Call::Renew(id) => ("renew", *id),
+            Call::Check(_) => ("check", 0),
+            Call::Clear => ("clear", 0),
+            Call::Close => ("close", 0),
         };
-        let n = calls.iter().filter(alike).count();
-        calls.push((at, call));
-        drop(calls);
+        let mut seen = self.seen.lock();
+        seen.calls.push((at, call));
+        let [n, nth] = [None, Some(id)].map(|id| {
+            let count = seen.counts.entry((kind, id)).or_default();
+            *count += 1;
+            *count - 1
+        });
+        drop(seen);
         self.changed.notify_waiters();
-        Asked { of, n, at }
+        Asked { of, n, nth, at }
     }
 }
 
@@ -284,21 +405,28 @@ impl DistributedLock for Scripted {
     type Acquisition = ScriptedAcquisition;
 
     fn profile(&self) -> &Profile {
-        &self.script.profile
+        &self.profile
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.script.clock
+        &*self.clock
     }
 
     fn begin(self: &Arc<Self>, claim: Arc<Claim>) -> ScriptedAcquisition {
-        self.claims.lock().push(claim.clone());
+        let begin = self.script().begin;
+        begin(&claim);
+        self.seen.lock().claims.push(claim.clone());
         ScriptedAcquisition { store: self.clone(), claim }
     }
 
+    fn shard(&self, acquisition: &ScriptedAcquisition) -> impl Eq + Hash + Send {
+        let shard = self.script().shard;
+        shard(&acquisition.claim)
+    }
+
     async fn renew(&self, held: &ScriptedAcquisition) -> Result<RenewOutcome> {
-        let asked = self.record(Call::Renew, held.claim.clone());
-        (self.script.renew)(asked).await
+        let asked = self.record(Call::Renew(held.claim.id()), held.claim.clone());
+        (self.script().renew)(asked).await
     }
 
     async fn check_waiters(
@@ -309,11 +437,11 @@ impl DistributedLock for Scripted {
         let waiting: Vec<_> = waiting.iter().map(|waiter| waiter.claim.clone()).collect();
         let ids = waiting.iter().map(|claim| claim.id()).collect();
         let asked = self.record(Call::Check(ids), waiting);
-        (self.script.check)(asked).await
+        (self.script().check)(asked).await
     }
 
     async fn inspect(&self, _: &LockName) -> Result<Snapshot> {
-        Ok(Snapshot::default())
+        (self.script().inspect)(()).await
     }
 
     async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
@@ -321,17 +449,17 @@ impl DistributedLock for Scripted {
     }
 
     fn cells(self: &Arc<Self>) -> Option<Cells> {
-        self.script.cells.clone()
+        self.script().cells
     }
 
     async fn clear(&self, _: &Scratch) -> Result<()> {
         let asked = self.record(Call::Clear, ());
-        (self.script.clear)(asked).await
+        (self.script().clear)(asked).await
     }
 
     async fn close(&self) -> Result<()> {
         let asked = self.record(Call::Close, ());
-        (self.script.close)(asked).await
+        (self.script().close)(asked).await
     }
 }
 
@@ -346,12 +474,14 @@ impl Acquisition for ScriptedAcquisition {
     }
 
     async fn attempt(&self) -> Result<AttemptOutcome> {
-        let asked = self.store.record(Call::Attempt, self.claim.clone());
-        (self.store.script.attempt)(asked).await
+        let asked = self.store.record(Call::Attempt(self.claim.id()), self.claim.clone());
+        (self.store.script().attempt)(asked).await
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
-        let asked = self.store.record(Call::Release, self.claim.clone());
-        (self.store.script.release)(asked).await
+        let id = self.claim.id();
+        let call = if self.claim.is_over() { Call::Release(id) } else { Call::ReleaseTooEarly(id) };
+        let asked = self.store.record(call, self.claim.clone());
+        (self.store.script().release)(asked).await
     }
 }

@@ -2,7 +2,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencelock_core::memory::Memory;
 use fencelock_core::sync::Mutex;
@@ -11,12 +10,9 @@ use fencelock_core::{
 };
 use futures_util::FutureExt;
 use tokio::time::{sleep, timeout};
-use tracing::Subscriber;
-use tracing::span::{Attributes, Id};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::program::{on_a_thread, settle};
-use crate::scripted::{Call, Jumping, One, SECOND, Script, granted, ms};
+use crate::scripted::{Jumping, One, SECOND, Script, granted, is_attempt, ms};
 
 fn memory() -> Locks {
     Memory::new().locks(Settings::default()).unwrap()
@@ -39,47 +35,31 @@ async fn a_limited_turn_ends_for_its_owner_too() {
     assert_eq!(first.release().await.unwrap_err().kind(), ErrorKind::NotHeld);
 }
 
-type Hook = Box<dyn FnOnce() + Send>;
-
-/// Does something once, at the end of a span.
-#[derive(Clone, Default)]
-struct AtTheEndOfASpan(Arc<Mutex<Option<Hook>>>);
-
-impl<S: Subscriber> Layer<S> for AtTheEndOfASpan {
-    fn on_close(&self, _: Id, _: Context<'_, S>) {
-        let hook = self.0.lock().take();
-        if let Some(hook) = hook {
-            hook();
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_end_of_a_turn_does_not_forget_a_later_one_of_the_same_owner() {
-    let hook = AtTheEndOfASpan::default();
-    let subscriber = tracing_subscriber::registry().with(hook.clone());
-    let _default = tracing::subscriber::set_default(subscriber);
-    let locks = memory();
-    let plain = locks.lock("a").local_handoffs(8);
-    let owned = plain.clone().owned_by(&Owner::new());
-    let first = owned.acquire().await.unwrap();
-    let mut waiting = Box::pin(async move { plain.acquire().await });
-    assert!((&mut waiting).now_or_never().is_none());
-    settle().await;
-    let later = Arc::new(Mutex::new(None));
-    let (found, again) = (later.clone(), owned.clone());
-    // What other threads may do while the first guard is dropped.
-    *hook.0.lock() = Some(Box::new(move || {
-        let mut again = Box::pin(async move { again.acquire().await });
-        assert!((&mut again).now_or_never().is_none(), "it waits for its turn");
-        drop((&mut waiting).now_or_never().expect("it has the turn").unwrap());
-        *found.lock() = Some(again.now_or_never().expect("it has the next turn").unwrap());
-    }));
-    drop(first);
-    let later = later.lock().take().expect("the hook ran");
-    assert!(later.is_held());
-    let inner = owned.try_acquire().await.unwrap();
-    assert!(inner.is_some(), "the owner waits for itself: {later:?}");
+#[test]
+fn the_end_of_a_turn_does_not_forget_a_later_one_of_the_same_owner() {
+    on_a_thread(async |hooks| {
+        let locks = memory();
+        let plain = locks.lock("a").local_handoffs(8);
+        let owned = plain.clone().owned_by(&Owner::new());
+        let first = owned.acquire().await.unwrap();
+        let mut waiting = Box::pin(async move { plain.acquire().await });
+        assert!((&mut waiting).now_or_never().is_none());
+        settle().await;
+        let later = Arc::new(Mutex::new(None));
+        let (found, again) = (later.clone(), owned.clone());
+        // What other threads may do while the first guard is dropped.
+        hooks.at_an_end().set(move || {
+            let mut again = Box::pin(async move { again.acquire().await });
+            assert!((&mut again).now_or_never().is_none(), "it waits for its turn");
+            drop((&mut waiting).now_or_never().expect("it has the turn").unwrap());
+            *found.lock() = Some(again.now_or_never().expect("it has the next turn").unwrap());
+        });
+        drop(first);
+        let later = later.lock().take().expect("the hook ran");
+        assert!(later.is_held());
+        let inner = owned.try_acquire().await.unwrap();
+        assert!(inner.is_some(), "the owner waits for itself: {later:?}");
+    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,7 +155,7 @@ async fn several_locks_are_acquired_anew_if_one_was_lost_at_the_last_grant() {
     let both = all([locks.lock("a").fixed_lease(SECOND), locks.lock("b")]);
     let guards = both.acquire().await.unwrap();
     assert!(guards.is_held(), "{guards:?}");
-    assert_eq!(store.count(|call| *call == Call::Attempt), 4);
+    assert_eq!(store.count(is_attempt), 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,36 +242,23 @@ async fn the_advice_on_an_own_hold_is_one_that_helps() {
     assert!(text.contains("holds 1 permit itself") && !text.contains("permits(n)"), "{text}");
 }
 
-/// Panics once, when a span of that name begins.
-#[derive(Clone, Default)]
-struct Panics(Arc<AtomicBool>);
-
-impl<S: Subscriber> Layer<S> for Panics {
-    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
-        if attributes.metadata().name().contains("hold") && self.0.swap(false, Ordering::SeqCst) {
-            panic!("a subscriber of the program");
+#[test]
+fn a_panic_of_a_subscriber_leaves_no_turn() {
+    on_a_thread(async |hooks| {
+        for handoffs in [1, 8] {
+            let lock = memory().lock("a").local_handoffs(handoffs).wait_at_most(100 * SECOND);
+            let mut acquiring = Box::pin(AssertUnwindSafe(lock.acquire()).catch_unwind());
+            if handoffs > 1 {
+                // The first span is that of the store's grant, and not of the turn.
+                assert!((&mut acquiring).now_or_never().is_none());
+                settle().await;
+            }
+            hooks.at_a_span().set(|| panic!("a subscriber of the program"));
+            assert!(acquiring.await.is_err(), "it panics");
+            let next = lock.acquire().await;
+            assert!(next.is_ok(), "{handoffs} hand-offs: {next:?}");
         }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_panic_of_a_subscriber_leaves_no_turn() {
-    let panics = Panics::default();
-    let subscriber = tracing_subscriber::registry().with(panics.clone());
-    let _default = tracing::subscriber::set_default(subscriber);
-    for handoffs in [1, 8] {
-        let lock = memory().lock("a").local_handoffs(handoffs).wait_at_most(100 * SECOND);
-        let mut acquiring = Box::pin(AssertUnwindSafe(lock.acquire()).catch_unwind());
-        if handoffs > 1 {
-            // The first span is that of the store's grant, and not of the turn.
-            assert!((&mut acquiring).now_or_never().is_none());
-            settle().await;
-        }
-        panics.0.store(true, Ordering::SeqCst);
-        assert!(acquiring.await.is_err(), "it panics");
-        let next = lock.acquire().await;
-        assert!(next.is_ok(), "{handoffs} hand-offs: {next:?}");
-    }
+    });
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,8 @@ use std::task::Poll;
 use fencelock_core::{ErrorKind, Lock, ReleaseOutcome, Result};
 
 use crate::scripted::{
-    Call, Many, One, SECOND, Script, TTL, again, granted, refused_connection, waiting,
+    Call, Many, One, SECOND, Script, TTL, again, granted, is_attempt, is_check, is_release,
+    refused_connection, waiting,
 };
 
 /// The ways in which a store fails to answer.
@@ -82,8 +83,8 @@ async fn a_store_that_falls_silent_after_queueing_is_unreachable_too() {
     let (store, locks) = Script::new().attempts(queued_then_refuses).checks(no_answer).connect();
     let lock = locks.lock("a").wait_at_most(10 * SECOND);
     let waiter = tokio::spawn(async move { lock.try_acquire().await });
-    store.until(1, |call| *call == Call::Attempt).await;
-    assert!(store.claims()[0].wake());
+    store.until(1, is_attempt).await;
+    assert!(store.claim(0).wake());
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Unreachable);
 }
 
@@ -181,7 +182,7 @@ async fn answered_checks_end_the_silence() {
     let answered = |asked| async move { again(&asked, SECOND) };
     let (store, locks) = Script::new().attempts(queued_then_silent).checks(answered).connect();
     let waiter = tokio::spawn(async move { locks.lock("a").acquire().await });
-    store.until(100, |call| matches!(call, Call::Check(_))).await;
+    store.until(100, is_check).await;
     assert!(!waiter.is_finished(), "waiting for a busy lock is not silence");
 }
 
@@ -190,10 +191,10 @@ async fn a_try_that_is_answered_by_waiting_is_busy_and_released() {
     let queues = |_| async { waiting(SECOND) };
     let (store, locks) = Script::new().attempts(queues).connect();
     assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
-    store.until(1, |call| *call == Call::Release).await;
+    store.until(1, is_release).await;
     let lock = locks.lock("a").wait_at_most(std::time::Duration::ZERO);
     assert_eq!(lock.acquire().await.unwrap_err().kind(), ErrorKind::Busy);
-    store.until(2, |call| *call == Call::Release).await;
+    store.until(2, is_release).await;
     assert!(store.claims().iter().all(|claim| claim.is_over()));
 }
 
@@ -210,7 +211,7 @@ async fn a_silent_release_is_unreachable_and_continues() {
     let asked = store.now();
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Unreachable);
     assert!(store.now().duration_since(asked) <= TTL + SECOND);
-    store.until(2, |call| *call == Call::Release).await;
+    store.until(2, is_release).await;
 }
 
 /// The panic is in the task that asks for all of them.

@@ -6,15 +6,9 @@ use fencelock_core::{AttemptOutcome, ErrorKind, Guard, Locks, LostReason, Releas
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
-use crate::scenes::scripted::{Call, SECOND, Scripted, Step};
-
-fn attempt(call: Call) -> bool {
-    matches!(call, Call::Attempt(_))
-}
-
-fn release(call: Call) -> bool {
-    matches!(call, Call::Release(_))
-}
+use crate::scenes::scripted::{
+    Call, SECOND, Scripted, Step, granted, is_attempt, is_release, unreachable,
+};
 
 fn acquire(locks: &Locks) -> JoinHandle<Result<Guard>> {
     let lock = locks.lock("a");
@@ -25,7 +19,7 @@ fn acquire(locks: &Locks) -> JoinHandle<Result<Guard>> {
 fn check_order(store: &Scripted, releases: usize) {
     let calls = store.calls();
     assert_eq!(calls.last(), Some(&Call::Close), "{calls:?}");
-    assert_eq!(store.count(release), releases, "{calls:?}");
+    assert_eq!(store.count(is_release), releases, "{calls:?}");
     assert_eq!(store.count(|call| matches!(call, Call::ReleaseTooEarly(_))), 0, "{calls:?}");
 }
 
@@ -34,14 +28,14 @@ async fn close_sends_waiters_away() {
     let phases: [Step<AttemptOutcome>; 3] = [
         Step::Never,
         Step::Now(Ok(AttemptOutcome::Waiting { check_after: Duration::MAX })),
-        Step::Now(Err(crate::scenes::scripted::unreachable())),
+        Step::Now(Err(unreachable())),
     ];
     for step in phases {
         let store = Scripted::leases();
-        store.on_attempt(move |_, _, _| step.clone());
+        store.on_attempt(move |_| step.clone());
         let locks = store.locks();
         let acquiring = acquire(&locks);
-        store.until(1, attempt).await;
+        store.until(1, is_attempt).await;
         let asked = store.now();
         locks.close().await.unwrap();
         assert_eq!(store.now(), asked, "nothing to wait for");
@@ -74,14 +68,14 @@ async fn close_ends_holds_then_releases_them() {
 #[tokio::test(start_paused = true)]
 async fn close_waits_for_a_release_under_way() {
     let store = Scripted::leases();
-    store.on_release(|n| match n {
-        0 => Step::After(SECOND, Err(crate::scenes::scripted::unreachable())),
+    store.on_release(|asked| match asked.nth {
+        0 => Step::After(SECOND, Err(unreachable())),
         _ => Step::After(SECOND, Ok(ReleaseOutcome::Removed)),
     });
     let locks = store.locks();
     let guard = locks.lock("a").acquire().await.unwrap();
     let releasing = tokio::spawn(guard.release());
-    store.until(1, release).await;
+    store.until(1, is_release).await;
     locks.close().await.unwrap();
     check_order(&store, 2);
     assert!(releasing.await.unwrap().is_ok(), "it was held to the end");
@@ -90,11 +84,11 @@ async fn close_waits_for_a_release_under_way() {
 #[tokio::test(start_paused = true)]
 async fn close_waits_for_the_clean_up_of_a_dropped_acquisition() {
     let store = Scripted::leases();
-    store.on_attempt(|_, _, _| Step::Never);
+    store.on_attempt(|_| Step::Never);
     store.on_release(|_| Step::After(SECOND, Ok(ReleaseOutcome::Removed)));
     let locks = store.locks();
     let acquiring = acquire(&locks);
-    store.until(1, attempt).await;
+    store.until(1, is_attempt).await;
     acquiring.abort();
     locks.close().await.unwrap();
     check_order(&store, 1);
@@ -106,9 +100,9 @@ async fn a_grant_that_meets_close_is_no_guard() {
     let locks = store.locks();
     let closing = Arc::new(tokio::sync::Notify::new());
     let wake = closing.clone();
-    store.on_attempt(move |store, claim, _| {
+    store.on_attempt(move |asked| {
         wake.notify_one();
-        Step::After(SECOND, Ok(store.grant(&claim)))
+        Step::After(SECOND, granted(&asked))
     });
     let acquiring = acquire(&locks);
     closing.notified().await;
@@ -149,7 +143,7 @@ async fn nothing_begins_after_close_and_close_may_be_called_again() {
     assert_eq!(error.kind(), ErrorKind::Closed);
     let error = locks.lock("a").try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
-    assert_eq!(store.count(attempt), 0);
+    assert_eq!(store.count(is_attempt), 0);
     locks.close().await.unwrap();
 }
 

@@ -6,39 +6,37 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use fencelock_core::{
-    AttemptOutcome, Claim, ErrorKind, Liveness, Locks, ReleaseOutcome, RenewalPlan, Snapshot,
-    WaiterCheck,
+    Claim, ErrorKind, Liveness, Locks, ReleaseOutcome, RenewalPlan, Snapshot, WaiterCheck,
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::scenes::scripted::{Call, SECOND, Scripted, Stall, Step, unreachable};
+use crate::scenes::scripted::{
+    Call, SECOND, Scripted, Stall, Step, granted, is_release, is_renewal, renewed, unreachable,
+    waiting,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-fn release(call: Call) -> bool {
-    matches!(call, Call::Release(_))
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_clean_up_survives_backend_failures() {
     for failure in [Step::Panic, Step::Never] {
         // A session that lives keeps what is not released.
         let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
-        store.on_release(move |n| match n {
+        store.on_release(move |asked| match asked.nth {
             0 | 1 => failure.clone(),
             _ => Step::Now(Ok(ReleaseOutcome::Removed)),
         });
         drop(store.locks().lock("a").acquire().await.unwrap());
-        timeout(MINUTE, store.until(3, release)).await.expect("asked for again");
+        timeout(MINUTE, store.until(3, is_release)).await.expect("asked for again");
         sleep(MINUTE).await;
-        assert_eq!(store.count(release), 3, "until it is gone, and no longer");
+        assert_eq!(store.count(is_release), 3, "until it is gone, and no longer");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_release_is_retried_in_the_background() {
     let store = Scripted::new(Liveness::Session(6 * SECOND), RenewalPlan::Every(SECOND));
-    store.on_release(|n| match n {
+    store.on_release(|asked| match asked.nth {
         0 => Step::Panic,
         _ => Step::Now(Ok(ReleaseOutcome::Removed)),
     });
@@ -46,7 +44,7 @@ async fn a_panic_in_release_is_retried_in_the_background() {
     let guard = locks.lock("a").acquire().await.unwrap();
     assert!(tokio::spawn(guard.release()).await.unwrap_err().is_panic());
     locks.close().await.unwrap();
-    assert_eq!(store.count(release), 2);
+    assert_eq!(store.count(is_release), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,7 +52,8 @@ async fn a_panic_in_begin_blocks_no_other_client() {
     let store = Scripted::leases();
     let locks = store.locks();
     let held = locks.lock("held").acquire().await.unwrap();
-    store.on_begin(|claim| assert_ne!(claim.name().as_str(), "a", "the backend panics"));
+    let panics = |claim: &Claim| assert!(!is_a(claim), "the backend panics");
+    store.change(|script| script.begins(panics));
     let lock = locks.lock("a");
     assert!(tokio::spawn(async move { lock.acquire().await }).await.unwrap_err().is_panic());
     sleep(10 * SECOND).await;
@@ -96,14 +95,17 @@ fn is_a(claim: &Claim) -> bool {
 fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
     let blocks = stall.clone();
     match place {
-        Place::Begin => store.on_begin(move |claim| {
-            if is_a(claim) {
-                blocks.block();
-            }
-        }),
-        Place::Attempt => store.on_attempt(move |store, claim, _| {
-            let granted = Ok(store.grant(&claim));
-            match is_a(&claim) {
+        Place::Begin => {
+            let begins = move |claim: &Claim| {
+                if is_a(claim) {
+                    blocks.block();
+                }
+            };
+            store.change(|script| script.begins(begins));
+        }
+        Place::Attempt => store.on_attempt(move |asked| {
+            let granted = granted(&asked);
+            match is_a(&asked.of) {
                 true => Step::Blocks(blocks.clone(), granted),
                 false => Step::Now(granted),
             }
@@ -113,21 +115,21 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
             true => Step::Now(Ok(ReleaseOutcome::Removed)),
         }),
         Place::Renew => {
-            store.on_renew(move |store, claim, _| match is_a(&claim) && !blocks.has_begun() {
+            store.on_renew(move |asked| match is_a(&asked.of) && !blocks.has_begun() {
                 true => Step::Blocks(blocks.clone(), Err(unreachable())),
-                false => Step::Now(Ok(store.renewed(&claim))),
+                false => Step::Now(renewed(&asked)),
             });
         }
         Place::Check => {
-            store.on_attempt(move |store, claim, n| {
-                Step::Now(Ok(match is_a(&claim) && n == 0 {
-                    true => AttemptOutcome::Waiting { check_after: SECOND },
-                    false => store.grant(&claim),
-                }))
+            store.on_attempt(move |asked| {
+                Step::Now(match is_a(&asked.of) && asked.nth == 0 {
+                    true => waiting(SECOND),
+                    false => granted(&asked),
+                })
             });
-            store.on_check(move |waiting, _| match blocks.has_begun() {
+            store.on_check(move |asked| match blocks.has_begun() {
                 false => Step::Blocks(blocks.clone(), Err(unreachable())),
-                true => Step::Now(Ok(vec![WaiterCheck::Attempt; waiting.len()])),
+                true => Step::Now(Ok(vec![WaiterCheck::Attempt; asked.of.len()])),
             });
         }
         Place::Inspect => store.on_inspect(Step::Blocks(blocks, Ok(Snapshot::default()))),
@@ -184,7 +186,7 @@ fn other_locks_continue_while_a_backend_blocks_in(place: Place) {
             let released = timeout(MINUTE, guard.expect("granted").release()).await;
             released.expect("no hang").expect("held");
         }
-        let renewals = || store.count(|call| matches!(call, Call::Renew(_)));
+        let renewals = || store.count(is_renewal);
         let before = renewals();
         while renewals() == before {
             sleep(Duration::from_millis(10)).await;

@@ -11,14 +11,12 @@ use fencelock_core::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::scenes::scripted::{Call, SECOND, Scripted, Step, TTL, unreachable};
+use crate::scenes::scripted::{
+    Call, SECOND, Scripted, Step, TTL, is_release, unreachable, waiting,
+};
 use crate::world::gate::AtMostPolls;
 
-fn release(call: Call) -> bool {
-    matches!(call, Call::Release(_))
-}
-
-fn too_early(call: Call) -> bool {
+fn too_early(call: &Call) -> bool {
     matches!(call, Call::ReleaseTooEarly(_))
 }
 
@@ -26,10 +24,7 @@ fn too_early(call: Call) -> bool {
 async fn outcome_after(answers: &[Result<ReleaseOutcome>]) -> (Result<()>, Arc<Scripted>) {
     let store = Scripted::leases();
     let answers = answers.to_vec();
-    store.on_release(move |n| {
-        let n = usize::try_from(n).unwrap_or(usize::MAX).min(answers.len() - 1);
-        Step::Now(answers[n].clone())
-    });
+    store.on_release(move |asked| Step::Now(answers[asked.n.min(answers.len() - 1)].clone()));
     let guard = store.locks().lock("a").acquire().await.expect("granted");
     (guard.release().await, store)
 }
@@ -61,9 +56,9 @@ async fn what_a_release_left_is_removed_in_the_background() {
     let answers = [partly.clone(), partly, Err(unreachable()), Ok(ReleaseOutcome::Removed)];
     let (outcome, store) = outcome_after(&answers).await;
     assert!(outcome.is_ok());
-    timeout(5 * SECOND, store.until(4, release)).await.unwrap();
+    timeout(5 * SECOND, store.until(4, is_release)).await.unwrap();
     sleep(60 * SECOND).await;
-    assert_eq!(store.count(release), 4, "and no further");
+    assert_eq!(store.count(is_release), 4, "and no further");
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,7 +67,7 @@ async fn a_release_dropped_at_any_poll_is_finished() {
     loop {
         polls += 1;
         let store = Scripted::leases();
-        store.on_release(|n| match n {
+        store.on_release(|asked| match asked.nth {
             0 => Step::After(SECOND, Err(unreachable())),
             _ => Step::After(SECOND, Ok(ReleaseOutcome::Removed)),
         });
@@ -80,7 +75,7 @@ async fn a_release_dropped_at_any_poll_is_finished() {
         let guard = locks.lock("a").acquire().await.unwrap();
         let released = AtMostPolls::new(guard.release(), polls).await;
         locks.close().await.unwrap();
-        assert!(store.count(release) >= 2 && store.count(too_early) == 0, "{:?}", store.calls());
+        assert!(store.count(is_release) >= 2 && store.count(too_early) == 0, "{:?}", store.calls());
         assert_eq!(store.calls().last(), Some(&Call::Close));
         if released.is_some() {
             break;
@@ -98,28 +93,28 @@ async fn no_hold_is_valid_any_more_when_its_release_is_sent() {
         let store = Scripted::leases();
         let guard = store.locks().lock("a").acquire().await.unwrap();
         end(guard);
-        store.until(1, release).await;
+        store.until(1, is_release).await;
         assert_eq!(store.count(too_early), 0);
     }
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Now(Ok(RenewOutcome::Lost)));
+    store.on_renew(|_| Step::Now(Ok(RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     assert!(store.claim(0).wake());
-    store.until(1, release).await;
+    store.until(1, is_release).await;
     assert!(!guard.is_held() && store.count(too_early) == 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_release_after_the_loss_is_not_held_and_sends_nothing_more() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Never);
+    store.on_renew(|_| Step::Never);
     let guard = store.locks().lock("a").acquire().await.unwrap();
     guard.lost().await;
-    store.until(1, release).await;
+    store.until(1, is_release).await;
     // Another client holds it now: a stale handle must do no harm.
     assert_eq!(kind(guard.release().await), Some(ErrorKind::NotHeld));
     sleep(60 * SECOND).await;
-    assert_eq!(store.count(release), 1);
+    assert_eq!(store.count(is_release), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,12 +137,12 @@ async fn a_clean_up_never_gives_up_while_a_session_may_live() {
     store.on_release(|_| Step::Now(Err(unreachable())));
     drop(store.locks().lock("a").acquire().await.unwrap());
     sleep(hour * SECOND).await;
-    assert!(store.count(release) > 3_000, "{} in an hour", store.count(release));
-    assert!(store.count(release) < 8_000, "{} in an hour", store.count(release));
+    assert!(store.count(is_release) > 3_000, "{} in an hour", store.count(is_release));
+    assert!(store.count(is_release) < 8_000, "{} in an hour", store.count(is_release));
     store.on_release(|_| Step::Now(Ok(ReleaseOutcome::Removed)));
-    let before = store.count(release);
+    let before = store.count(is_release);
     sleep(hour * SECOND).await;
-    assert_eq!(store.count(release), before + 1, "until it is gone, and no longer");
+    assert_eq!(store.count(is_release), before + 1, "until it is gone, and no longer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,7 +152,7 @@ async fn a_clean_up_of_a_lease_ends_after_the_lease() {
     drop(store.locks().lock("a").acquire().await.unwrap());
     let dropped = store.now();
     sleep(100 * SECOND).await;
-    let last = *store.times(release).last().unwrap();
+    let last = *store.times(is_release).last().unwrap();
     let went_on = last.duration_since(dropped);
     let bound = TTL + 5 * SECOND;
     assert!(went_on >= bound && went_on <= bound + SECOND, "went on for {went_on:?}");
@@ -177,7 +172,7 @@ fn a_guard_dropped_on_a_thread_without_a_runtime_is_released() {
     });
     std::thread::spawn(move || drop(guard)).join().unwrap();
     runtime.block_on(async {
-        timeout(10 * SECOND, store.until(1, release)).await.unwrap();
+        timeout(10 * SECOND, store.until(1, is_release)).await.unwrap();
     });
 }
 
@@ -211,7 +206,7 @@ fn a_runtime_that_shuts_down_ends_what_it_held_at_once() {
         let error = timeout(10 * SECOND, guard.release()).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotHeld);
     });
-    assert_eq!(store.count(release), 0, "no task is left to send it");
+    assert_eq!(store.count(is_release), 0, "no task is left to send it");
 }
 
 #[test]
@@ -245,14 +240,12 @@ async fn nothing_keeps_a_store_alive_after_its_last_handle() {
     let alive = Arc::downgrade(&store);
     let locks = store.locks();
     let guard = locks.lock("a").acquire().await.unwrap();
-    let waiting = locks.lock("b");
-    store.on_attempt(|_, _, _| {
-        Step::Now(Ok(fencelock_core::AttemptOutcome::Waiting { check_after: Duration::MAX }))
-    });
-    assert!(timeout(SECOND, waiting.acquire()).await.is_err());
-    store.until(1, release).await;
+    let lock = locks.lock("b");
+    store.on_attempt(|_| Step::Now(waiting(Duration::MAX)));
+    assert!(timeout(SECOND, lock.acquire()).await.is_err());
+    store.until(1, is_release).await;
     store.forget_claims();
-    drop((store, locks, waiting));
+    drop((store, locks, lock));
     sleep(10 * SECOND).await;
     assert!(guard.is_held() && alive.upgrade().is_some(), "a guard is a handle");
     drop(guard);

@@ -8,15 +8,9 @@ use std::time::Duration;
 use fencelock_core::{Guard, Liveness, LostReason, Moment, RenewOutcome, RenewalPlan, lease_end};
 use tokio::time::{sleep, timeout};
 
-use crate::scenes::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
-
-fn renewal(call: Call) -> bool {
-    matches!(call, Call::Renew(_))
-}
-
-fn release(call: Call) -> bool {
-    matches!(call, Call::Release(_))
-}
+use crate::scenes::scripted::{
+    Call, SECOND, Scripted, Step, TTL, in_the_end, is_release, is_renewal, renewed, unreachable,
+};
 
 /// Waits for the loss, which must come as the validity ends: not before, hardly after.
 async fn is_lost_at(store: &Scripted, guard: &Guard, end: Moment) {
@@ -31,28 +25,28 @@ async fn is_lost_at(store: &Scripted, guard: &Guard, end: Moment) {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_never_returns_is_a_loss_at_the_deadline() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Never);
+    store.on_renew(|_| Step::Never);
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let end = guard.valid_until();
     is_lost_at(&store, &guard, end).await;
-    store.until(1, release).await;
-    let asked = store.count(renewal);
+    store.until(1, is_release).await;
+    let asked = store.count(is_renewal);
     assert!((2..=8).contains(&asked), "asked {asked} times: one lost answer is not the last word");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_renew_is_retried() {
     let store = Scripted::leases();
-    store.on_renew(|store, claim, n| match n {
+    store.on_renew(|asked| match asked.n {
         0 => Step::Panic,
-        _ => Step::Now(Ok(store.renewed(&claim))),
+        _ => Step::Now(renewed(&asked)),
     });
     let locks = store.locks();
     let guard = locks.lock("a").acquire().await.unwrap();
     let other = locks.lock("b").acquire().await.unwrap();
     sleep(10 * SECOND).await;
     assert!(guard.is_held() && other.is_held());
-    let times = |id| store.times(move |call| call == Call::Renew(id));
+    let times = |id| store.times(move |call| *call == Call::Renew(id));
     let (panicked, other) = (times(store.claim(0).id()), times(store.claim(1).id()));
     assert_eq!(
         panicked[1].duration_since(panicked[0]),
@@ -65,21 +59,21 @@ async fn a_panic_in_renew_is_retried() {
 #[tokio::test(start_paused = true)]
 async fn what_renew_does_not_answer_is_unknown_and_the_old_deadline_stands() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Panic);
+    store.on_renew(|_| Step::Panic);
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let end = guard.valid_until();
     is_lost_at(&store, &guard, end).await;
-    assert!(store.count(renewal) >= 6, "asked again until the end: {:?}", store.calls());
-    let asked = store.count(renewal);
+    assert!(store.count(is_renewal) >= 6, "asked again until the end: {:?}", store.calls());
+    let asked = store.count(is_renewal);
     sleep(10 * SECOND).await;
-    assert_eq!(store.count(renewal), asked, "and never after it");
+    assert_eq!(store.count(is_renewal), asked, "and never after it");
 }
 
 /// Fault 9: memory, redis, sentinel, cluster, redlock, postgres, postgres-sync, pgbouncer
 #[tokio::test(start_paused = true)]
 async fn a_lost_renewal_reply_leaves_the_old_deadline() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Now(Err(unreachable())));
+    store.on_renew(|_| Step::Now(Err(unreachable())));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let end = guard.valid_until();
     is_lost_at(&store, &guard, end).await;
@@ -93,10 +87,10 @@ async fn only_the_answer_about_a_hold_itself_counts() {
     let lost = locks.lock("lost").acquire().await.unwrap();
     // The loss is reported at once, although the backend panics in the other renewal.
     let (id, taken) = (store.claim(1).id(), store.now() + SECOND);
-    store.on_renew(move |store, claim, n| match (claim.id() == id, n) {
+    store.on_renew(move |asked| match (asked.of.id() == id, asked.n) {
         (true, _) => Step::Now(Ok(RenewOutcome::Lost)),
         (false, 0 | 1) => Step::Panic,
-        (false, _) => Step::Now(Ok(store.renewed(&claim))),
+        (false, _) => Step::Now(renewed(&asked)),
     });
     assert_eq!(lost.lost().await, LostReason::TakenAway);
     assert_eq!(store.now(), taken);
@@ -114,9 +108,7 @@ async fn renewed_after_the_deadline_revives_nothing() {
     for after_end in [0, 1, 2, 3, 500] {
         let delay = end.duration_since(first_renewal) + Duration::from_millis(after_end);
         let store = Scripted::leases();
-        store.on_renew(move |_, _, _| {
-            Step::After(delay, Ok(RenewOutcome::Renewed { valid_until: far }))
-        });
+        store.on_renew(move |_| Step::After(delay, Ok(RenewOutcome::Renewed { valid_until: far })));
         let guard = store.locks().lock("a").acquire().await.unwrap();
         let end = guard.valid_until();
         is_lost_at(&store, &guard, end).await;
@@ -129,9 +121,9 @@ async fn renewed_after_the_deadline_revives_nothing() {
 async fn an_answer_just_before_the_deadline_still_counts() {
     let store = Scripted::leases();
     let delay = lease_end(store.now(), TTL).duration_since(store.now() + SECOND);
-    store.on_renew(move |store, claim, n| match n {
-        0 => Step::After(delay - Duration::from_millis(1), Ok(store.renewed(&claim))),
-        _ => Step::Now(Ok(store.renewed(&claim))),
+    store.on_renew(move |asked| match asked.n {
+        0 => Step::After(delay - Duration::from_millis(1), renewed(&asked)),
+        _ => Step::Now(renewed(&asked)),
     });
     let guard = store.locks().lock("a").acquire().await.unwrap();
     sleep(20 * SECOND).await;
@@ -143,10 +135,10 @@ async fn a_slow_shard_delays_no_renewal_of_other_shards() {
     // More than the core has in flight at once in one shard.
     const SLOW: u64 = 150;
     let store = Scripted::leases();
-    store.on_shard(|claim| u64::from(claim.id() <= SLOW));
-    store.on_renew(|store, claim, _| match claim.id() <= SLOW {
+    store.change(|script| script.shards(|claim| u64::from(claim.id() <= SLOW)));
+    store.on_renew(|asked| match asked.of.id() <= SLOW {
         true => Step::Never,
-        false => Step::Now(Ok(store.renewed(&claim))),
+        false => Step::Now(renewed(&asked)),
     });
     let locks = store.locks();
     let mut slow = Vec::new();
@@ -165,9 +157,9 @@ async fn a_slow_shard_delays_no_renewal_of_other_shards() {
 async fn one_slow_renewal_delays_no_other_of_its_shard() {
     let store = Scripted::leases();
     let slow = 1;
-    store.on_renew(move |store, claim, _| match claim.id() == slow {
+    store.on_renew(move |asked| match asked.of.id() == slow {
         true => Step::Never,
-        false => Step::Now(Ok(store.renewed(&claim))),
+        false => Step::Now(renewed(&asked)),
     });
     let locks = store.locks();
     let slow = locks.lock("slow").acquire().await.unwrap();
@@ -190,9 +182,9 @@ async fn ten_thousand_holds_are_renewed_in_a_few_batches() {
         }
         guards.push(locks.lock(format!("n{number}")).acquire().await.unwrap());
     }
-    let before = store.times(renewal).len();
+    let before = store.times(is_renewal).len();
     sleep(9 * SECOND).await;
-    let renewals = store.times(renewal).split_off(before);
+    let renewals = store.times(is_renewal).split_off(before);
     // Renewals that are sent at one moment are one batch.
     let batches = renewals.iter().collect::<BTreeSet<_>>().len();
     let renewals = renewals.len();
@@ -206,12 +198,12 @@ async fn ten_thousand_holds_are_renewed_in_a_few_batches() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_taken_away_is_reported_at_once() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Now(Ok(RenewOutcome::Lost)));
+    store.on_renew(|_| Step::Now(Ok(RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
     assert_eq!(store.now().duration_since(granted), SECOND, "with the first renewal");
-    store.until(1, release).await;
+    store.until(1, is_release).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,7 +212,7 @@ async fn a_woken_hold_is_renewed_at_once() {
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert!(store.claim(0).wake());
-    store.until(1, renewal).await;
+    store.until(1, is_renewal).await;
     assert_eq!(store.now(), granted);
     assert!(guard.is_held());
 }
@@ -229,39 +221,39 @@ async fn a_woken_hold_is_renewed_at_once() {
 async fn a_wake_up_during_a_renewal_causes_another() {
     let store = Scripted::leases();
     // The first answer describes the state before the wake-up.
-    store.on_renew(|store, claim, n| match n {
-        0 => Step::After(Duration::from_millis(50), Ok(store.renewed(&claim))),
+    store.on_renew(|asked| match asked.n {
+        0 => Step::After(Duration::from_millis(50), renewed(&asked)),
         _ => Step::Now(Ok(RenewOutcome::Lost)),
     });
     let guard = store.locks().lock("a").acquire().await.unwrap();
     assert!(store.claim(0).wake());
-    store.until(1, renewal).await;
+    store.until(1, is_renewal).await;
     assert!(store.claim(0).wake() && store.claim(0).wake());
     let asked = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
     assert_eq!(store.now().duration_since(asked), Duration::from_millis(50));
-    assert_eq!(store.count(renewal), 2);
+    assert_eq!(store.count(is_renewal), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hold_without_expiry_is_renewed_only_when_woken() {
     let store = Scripted::new(Liveness::Process, RenewalPlan::None);
-    store.on_attempt(|_, claim, _| {
-        let token = fencelock_core::FencingToken::new(claim.id());
+    store.on_attempt(|asked| {
+        let token = fencelock_core::FencingToken::new(asked.of.id());
         Step::Now(Ok(fencelock_core::AttemptOutcome::Granted { token, valid_until: Moment::NEVER }))
     });
-    store.on_renew(|_, _, n| {
-        Step::Now(Ok(match n {
+    store.on_renew(|asked| {
+        Step::Now(Ok(match asked.n {
             0 => RenewOutcome::Renewed { valid_until: Moment::NEVER },
             _ => RenewOutcome::Lost,
         }))
     });
     let guard = store.locks().lock("a").acquire().await.unwrap();
     sleep(10_000 * SECOND).await;
-    assert_eq!(store.count(renewal), 0);
+    assert_eq!(store.count(is_renewal), 0);
     assert!(store.claim(0).wake());
     sleep(10_000 * SECOND).await;
-    assert_eq!(store.count(renewal), 1);
+    assert_eq!(store.count(is_renewal), 1);
     assert!(guard.is_held() && guard.remaining() == Duration::MAX);
     assert!(store.claim(0).wake());
     assert_eq!(guard.lost().await, LostReason::TakenAway);
@@ -273,7 +265,7 @@ async fn a_fixed_lease_is_never_renewed_and_ends_by_itself() {
     let guard = store.locks().lock("a").fixed_lease(TTL).acquire().await.unwrap();
     let end = guard.valid_until();
     is_lost_at(&store, &guard, end).await;
-    assert_eq!(store.count(renewal), 0);
+    assert_eq!(store.count(is_renewal), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -283,18 +275,18 @@ async fn a_forgotten_guard_is_released_at_its_limit() {
     let guard = store.locks().lock("a").hold_at_most(limit).acquire().await.unwrap();
     let granted = store.now();
     std::mem::forget(guard);
-    store.until(1, release).await;
+    store.until(1, is_release).await;
     let held = store.now().duration_since(granted);
     assert!(held >= limit && held <= limit + Duration::from_millis(2), "held for {held:?}");
-    assert!(store.count(renewal) >= 19, "renewed until then");
+    assert!(store.count(is_renewal) >= 19, "renewed until then");
     sleep(10 * SECOND).await;
-    assert_eq!(store.count(release), 1);
+    assert_eq!(store.count(is_release), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_reported_to_every_waiting_task() {
     let store = Scripted::leases();
-    store.on_renew(|_, _, _| Step::Never);
+    store.on_renew(|_| Step::Never);
     let guard = Arc::new(store.locks().lock("a").acquire().await.unwrap());
     let waiting: Vec<_> = (0..3)
         .map(|_| {

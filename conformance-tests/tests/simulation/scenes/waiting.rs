@@ -11,25 +11,24 @@ use fencelock_core::{
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::scenes::scripted::{Call, SECOND, Scripted, Step, TTL, in_the_end, unreachable};
+use crate::scenes::scripted::{
+    self, Call, One, SECOND, Scripted, Step, TTL, granted, in_the_end, is_attempt, is_check,
+    is_release, unreachable,
+};
 use crate::world::gate::AtMostPolls;
 
 const FOREVER: Duration = Duration::MAX;
 
-fn attempt(call: Call) -> bool {
-    matches!(call, Call::Attempt(_))
-}
-
-fn release(call: Call) -> bool {
-    matches!(call, Call::Release(_))
-}
-
-fn check(call: Call) -> bool {
-    matches!(call, Call::Check(_))
-}
-
 fn waiting(check_after: Duration) -> Step<AttemptOutcome> {
-    Step::Now(Ok(AttemptOutcome::Waiting { check_after }))
+    Step::Now(scripted::waiting(check_after))
+}
+
+/// A claim is queued by its first attempt, and granted its lock by the next.
+fn queues_first(store: &Scripted, check_after: Duration) {
+    store.on_attempt(move |asked| match asked.nth {
+        0 => waiting(check_after),
+        _ => Step::Now(granted(&asked)),
+    });
 }
 
 fn acquire(store: &Arc<Scripted>) -> JoinHandle<Result<Guard>> {
@@ -40,13 +39,13 @@ fn acquire(store: &Arc<Scripted>) -> JoinHandle<Result<Guard>> {
 #[tokio::test(start_paused = true)]
 async fn a_wake_up_during_an_attempt_is_not_lost() {
     let store = Scripted::leases();
-    store.on_attempt(|store, claim, n| match n {
+    store.on_attempt(|asked| match asked.nth {
         // The answer was true when it was given: the hand-off came just after.
-        0 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: FOREVER })),
-        _ => Step::Now(Ok(store.grant(&claim))),
+        0 => Step::After(SECOND, scripted::waiting(FOREVER)),
+        _ => Step::Now(granted(&asked)),
     });
     let acquiring = acquire(&store);
-    store.until(1, attempt).await;
+    store.until(1, is_attempt).await;
     assert!(store.claim(0).wake());
     let asked = store.now();
     let guard = acquiring.await.unwrap().unwrap();
@@ -57,13 +56,12 @@ async fn a_wake_up_during_an_attempt_is_not_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_wake_up_between_the_grant_and_the_hold_renews_the_hold() {
     let store = Scripted::leases();
-    store.on_attempt(|store, claim, _| {
-        let grant = store.grant(&claim);
+    store.on_attempt(|asked| {
         // An external delete, noticed after the server's answer and before core has it.
-        assert!(claim.wake());
-        Step::Now(Ok(grant))
+        assert!(asked.of.wake());
+        Step::Now(granted(&asked))
     });
-    store.on_renew(|_, _, _| Step::Now(Ok(fencelock_core::RenewOutcome::Lost)));
+    store.on_renew(|_| Step::Now(Ok(fencelock_core::RenewOutcome::Lost)));
     let guard = store.locks().lock("a").acquire().await.unwrap();
     let granted = store.now();
     assert_eq!(guard.lost().await, LostReason::TakenAway);
@@ -73,16 +71,16 @@ async fn a_wake_up_between_the_grant_and_the_hold_renews_the_hold() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_attempts_only_when_woken() {
     let store = Scripted::leases();
-    store.on_attempt(|_, _, _| waiting(FOREVER));
+    store.on_attempt(|_| waiting(FOREVER));
     let acquiring = acquire(&store);
     sleep(1_000 * SECOND).await;
-    assert_eq!((store.count(attempt), store.count(check)), (1, 0), "waiting costs nothing");
+    assert_eq!((store.count(is_attempt), store.count(is_check)), (1, 0), "waiting costs nothing");
     for wake_ups in 1..4 {
         assert!(store.claim(0).wake());
-        store.until(1 + wake_ups, attempt).await;
+        store.until(1 + wake_ups, is_attempt).await;
     }
     sleep(SECOND).await;
-    assert_eq!(store.count(attempt), 4);
+    assert_eq!(store.count(is_attempt), 4);
     assert!(!acquiring.is_finished());
 }
 
@@ -93,17 +91,14 @@ async fn a_stale_check_does_not_delay_a_loss() {
     {
         for delay in [100, 1_500, 2_900, 2_968, 3_100] {
             let store = Scripted::leases();
-            store.on_attempt(|store, claim, n| match n {
-                0 => waiting(SECOND),
-                _ => Step::Now(Ok(store.grant(&claim))),
-            });
+            queues_first(&store, SECOND);
             let answer = answer.clone();
-            store.on_check(move |_, _| {
+            store.on_check(move |_| {
                 Step::After(Duration::from_millis(delay), answer.clone().map(|check| vec![check]))
             });
-            store.on_renew(|_, _, _| Step::Never);
+            store.on_renew(|_| Step::Never);
             let acquiring = acquire(&store);
-            store.until(1, check).await;
+            store.until(1, is_check).await;
             // Its hand-off overtakes the check.
             assert!(store.claim(0).wake());
             let guard = acquiring.await.unwrap().unwrap();
@@ -118,27 +113,23 @@ async fn a_stale_check_does_not_delay_a_loss() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_check_waiters_is_retried() {
     let store = Scripted::leases();
-    store.on_attempt(|store, claim, n| match n {
-        0 => waiting(SECOND),
-        _ => Step::Now(Ok(store.grant(&claim))),
-    });
-    store.on_check(|_, n| match n {
+    queues_first(&store, SECOND);
+    store.on_check(|asked| match asked.n {
         0 => Step::Panic,
         _ => Step::Now(Ok(vec![WaiterCheck::Attempt])),
     });
     let guard = acquire(&store).await.unwrap().unwrap();
-    assert!(guard.is_held() && store.count(check) == 2);
+    assert!(guard.is_held() && store.count(is_check) == 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_check_with_too_few_results_is_unknown_for_the_other_waiters() {
     let store = Scripted::leases();
-    store.on_attempt(|store, claim, n| match n {
-        0 => waiting(SECOND),
-        _ => Step::Now(Ok(store.grant(&claim))),
-    });
+    queues_first(&store, SECOND);
     // The second check returns more results than there are waiters.
-    store.on_check(|_, n| Step::Now(Ok(vec![WaiterCheck::Attempt; if n == 0 { 1 } else { 3 }])));
+    store.on_check(|asked| {
+        Step::Now(Ok(vec![WaiterCheck::Attempt; if asked.n == 0 { 1 } else { 3 }]))
+    });
     let locks = store.locks();
     let waiters: Vec<_> = (0..2)
         .map(|_| {
@@ -149,9 +140,10 @@ async fn a_check_with_too_few_results_is_unknown_for_the_other_waiters() {
     for waiter in waiters {
         assert!(waiter.await.unwrap().unwrap().is_held());
     }
-    let checks: Vec<_> =
-        store.calls().into_iter().filter(|call| matches!(call, Call::Check(_))).collect();
-    assert_eq!(checks, [Call::Check(2), Call::Check(1)]);
+    let mut calls = store.calls();
+    calls.retain(is_check);
+    let id = |n: usize| store.claim(n).id();
+    assert_eq!(calls, [Call::Check(vec![id(0), id(1)]), Call::Check(vec![id(1)])]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,12 +151,12 @@ async fn a_panic_in_attempt_leaves_nothing() {
     let store = Scripted::leases();
     let locks = store.locks();
     let held = locks.lock("other").acquire().await.unwrap();
-    store.on_attempt(|_, _, _| Step::Panic);
+    store.on_attempt(|_| Step::Panic);
     let lock = locks.lock("a");
     let failed = tokio::spawn(async move { lock.acquire().await }).await.unwrap_err();
     assert!(failed.is_panic());
     let claim = store.claim(1);
-    store.until(1, release).await;
+    store.until(1, is_release).await;
     assert!(store.calls().contains(&Call::Release(claim.id())) && !claim.wake());
     sleep(10 * SECOND).await;
     assert!(held.is_held(), "renewals continue");
@@ -173,24 +165,24 @@ async fn a_panic_in_attempt_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn dropped_at_any_poll_it_is_released() {
     // Attempts that answer late, with a wait and a renewal of the wait between them.
-    let script = |store: &Scripted, claim: Arc<fencelock_core::Claim>, n| match n {
-        0 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: SECOND })),
+    let script = |asked: One| match asked.nth {
+        0 => Step::After(SECOND, scripted::waiting(SECOND)),
         1 => Step::Now(Err(unreachable())),
-        2 => Step::After(SECOND, Ok(AttemptOutcome::Waiting { check_after: FOREVER })),
-        _ => Step::After(SECOND, Ok(store.grant(&claim))),
+        2 => Step::After(SECOND, scripted::waiting(FOREVER)),
+        _ => Step::After(SECOND, granted(&asked)),
     };
     let mut polls = 0;
     loop {
         polls += 1;
         let store = Scripted::leases();
         store.on_attempt(script);
-        store.on_check(|_, _| Step::Now(Ok(vec![WaiterCheck::Attempt])));
+        store.on_check(|_| Step::Now(Ok(vec![WaiterCheck::Attempt])));
         let locks = store.locks();
         let lock = locks.lock("a");
         let waking = {
             let store = store.clone();
             tokio::spawn(async move {
-                store.until(3, attempt).await;
+                store.until(3, is_attempt).await;
                 sleep(2 * SECOND).await;
                 store.claim(0).wake();
             })
@@ -200,12 +192,12 @@ async fn dropped_at_any_poll_it_is_released() {
         let granted = acquired.is_some();
         drop(acquired);
         let dropped = store.now();
-        store.until(1, release).await;
+        store.until(1, is_release).await;
         assert_eq!(store.now(), dropped, "at once, after {polls} polls");
         let claim = store.claim(0);
         assert!(!claim.wake() && claim.is_over());
         locks.close().await.unwrap();
-        assert_eq!(store.count(release), 1);
+        assert_eq!(store.count(is_release), 1);
         if granted {
             break;
         }
@@ -218,48 +210,48 @@ async fn dropped_at_any_poll_it_is_released() {
 async fn a_grant_that_comes_too_late_is_an_error_and_is_released() {
     let store = Scripted::leases();
     // The promise counts from before the request, and the answer took all of it.
-    store.on_attempt(|store, claim, _| Step::After(TTL, Ok(store.grant(&claim))));
+    store.on_attempt(|asked| Step::After(TTL, granted(&asked)));
     let error = store.locks().lock("a").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
-    store.until(1, release).await;
+    store.until(1, is_release).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_try_is_cleaned_up_if_it_left_something() {
     for (rest, releases) in [(Residue::Nothing, 0), (Residue::Perhaps, 1)] {
         let store = Scripted::leases();
-        store.on_attempt(move |_, _, _| Step::Now(Ok(AttemptOutcome::Busy { rest })));
+        store.on_attempt(move |_| Step::Now(Ok(AttemptOutcome::Busy { rest })));
         let locks = store.locks();
         assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
         assert!(!store.claim(0).wake());
         locks.close().await.unwrap();
-        assert_eq!(store.count(release), releases);
+        assert_eq!(store.count(is_release), releases);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn retries_slow_down_from_20_ms_to_a_second() {
     let store = Scripted::leases();
-    store.on_attempt(|_, _, _| Step::Now(Err(unreachable())));
+    store.on_attempt(|_| Step::Now(Err(unreachable())));
     let error = store.locks().lock("a").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("unreachable_after=5s"), "{error}");
-    let times = store.times(attempt);
+    let times = store.times(is_attempt);
     let pauses: Vec<Duration> = times.windows(2).map(|two| two[1].duration_since(two[0])).collect();
     assert!(pauses[0] >= Duration::from_millis(10) && pauses[0] <= Duration::from_millis(21));
     assert!(pauses.iter().all(|pause| *pause <= SECOND), "{pauses:?}");
     assert!(pauses.len() < 20, "{pauses:?}");
-    store.until(1, release).await;
+    store.until(1, is_release).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_help_is_not_tried_again() {
     let store = Scripted::leases();
     let refused = Error::new(ErrorKind::Refused, "no permission");
-    store.on_attempt(move |_, _, _| Step::Now(Err(refused.clone())));
+    store.on_attempt(move |_| Step::Now(Err(refused.clone())));
     let error = store.locks().lock("a").acquire().await.unwrap_err();
-    assert_eq!((error.kind(), store.count(attempt)), (ErrorKind::Refused, 1));
-    store.until(1, release).await;
+    assert_eq!((error.kind(), store.count(is_attempt)), (ErrorKind::Refused, 1));
+    store.until(1, is_release).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,13 +260,13 @@ async fn a_silent_store_is_waited_for_so_long() {
     for (step, checks) in [(silent, false), (waiting(SECOND), true)] {
         let store = Scripted::leases();
         let asked = store.now();
-        store.on_attempt(move |_, _, n| if n == 0 { step.clone() } else { Step::Never });
-        store.on_check(|_, _| Step::Now(Ok(Vec::new())));
+        store.on_attempt(move |asked| if asked.nth == 0 { step.clone() } else { Step::Never });
+        store.on_check(|_| Step::Now(Ok(Vec::new())));
         let error = in_the_end(store.locks().lock("a").acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "checks: {checks}");
         let waited = store.now().duration_since(asked);
         assert!(waited >= 5 * SECOND && waited <= 8 * SECOND, "{waited:?}, checks: {checks}");
-        store.until(1, release).await;
+        store.until(1, is_release).await;
     }
 }
 
@@ -290,13 +282,13 @@ async fn a_wait_limit_is_kept_to_in_every_phase() {
     for (step, kind) in phases {
         let store = Scripted::leases();
         let asked = store.now();
-        store.on_attempt(move |_, _, _| step.clone());
+        store.on_attempt(move |_| step.clone());
         let lock = store.locks().lock("a").wait_at_most(limit);
         let error = lock.acquire().await.unwrap_err();
         assert_eq!(error.kind(), kind);
         let waited = store.now().duration_since(asked);
         assert!(waited >= limit && waited <= limit + Duration::from_millis(2), "{waited:?}");
-        store.until(1, release).await;
+        store.until(1, is_release).await;
     }
 }
 
@@ -304,20 +296,17 @@ async fn a_wait_limit_is_kept_to_in_every_phase() {
 async fn a_release_of_one_waiter_keeps_the_wake_ups_of_the_others() {
     let store = Scripted::leases();
     store.on_release(|_| Step::Now(Ok(ReleaseOutcome::Removed)));
-    store.on_attempt(|store, claim, n| match n {
-        0 => waiting(FOREVER),
-        _ => Step::Now(Ok(store.grant(&claim))),
-    });
+    queues_first(&store, FOREVER);
     let locks = store.locks();
     let (first, second) = (locks.lock("a"), locks.lock("a"));
     let first = tokio::spawn(async move { first.acquire().await });
-    store.until(1, attempt).await;
+    store.until(1, is_attempt).await;
     let second = tokio::spawn(async move { second.acquire().await });
-    store.until(2, attempt).await;
+    store.until(2, is_attempt).await;
     // Woken and dropped at the same time: the release must make the store pass the wake-up on.
     assert!(store.claim(0).wake());
     first.abort();
-    store.until(1, release).await;
+    store.until(1, is_release).await;
     assert!(!store.claim(0).wake() && store.claim(1).wake());
     let guard = timeout(SECOND, second).await.unwrap().unwrap().unwrap();
     assert!(guard.is_held());
