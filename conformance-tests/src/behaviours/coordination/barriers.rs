@@ -156,19 +156,20 @@ async fn dropped(context: Arc<Context>) {
     let staying = arrive(&there);
     until_arrived(&context, &there, 1).await;
     for polls in 0..8 {
-        let arriving = here.arrive_and_wait();
+        let client = context.client().await;
+        let barrier = client.barrier("phase", 3);
         // It waits for the others after a few polls, and is dropped there.
-        let dropped = crate::cancel_points::DroppedAfter::polls(polls, arriving);
+        let dropped = crate::cancel_points::DroppedAfter::polls(polls, barrier.arrive_and_wait());
         let done = timeout(Duration::from_millis(30), dropped).await;
-        assert!(matches!(done, Ok(None) | Err(_)), "only two of three are there");
+        assert!(matches!(done, Ok(None) | Err(_)), "only two of three are there: {done:?}");
+        // The withdrawal is made in the background; until then the arrival may be on its way, and counts once it
+        // is there. `close` waits for both.
+        context.soon("the client closes", client.close()).await.expect("closed");
         until_arrived(&context, &there, 1).await;
     }
     let leaving = arrive(&here);
     until_arrived(&context, &there, 2).await;
     leaving.abort();
-    // The withdrawals are made in the background; `close` waits for them.
-    let closing = one.close();
-    context.soon("the client closes", closing).await.expect("closed");
     until_arrived(&context, &there, 1).await;
     let (third, fourth) = (arrive(&there), context.client().await.barrier("phase", 3));
     until_arrived(&context, &there, 2).await;
