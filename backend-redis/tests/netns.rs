@@ -1,4 +1,4 @@
-//! Faults of a whole machine: lost packets, a full disk, no descriptors. Each test has namespaces
+//! Faults of a whole machine: lost packets, no descriptors. Each test has namespaces
 //! of its own.
 
 // Tests without the attribute, which the lint looks for.
@@ -6,16 +6,14 @@
 
 use std::time::Duration;
 
-use fencelock_core::{ErrorKind, Locks, Result, url};
+use fencelock_core::{Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, SCHEME, redlock};
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::netns::promises::{
     lost_packets_only_slow_down, missing_descriptors_are_named,
 };
-use fencelock_testkit::netns::{
-    Loss, MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk,
-};
-use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
+use fencelock_testkit::netns::{Loss, NOTHING, PACKETS, Test, main as main_of};
+use fencelock_testkit::servers::{TestCluster, TestRedis, TestSentinel};
 use futures_util::future::try_join_all;
 
 const PATIENCE_WITH_LOSS: Duration = Duration::from_secs(120);
@@ -57,37 +55,17 @@ fn main() {
             needs: PACKETS,
             run: || Box::pin(late_packets()),
         },
-        // Fault 38: redis
-        Test { name: "a_full_disk_is_waited_for", needs: MOUNTS, run: || Box::pin(disk()) },
-        // Fault 40: redis
+        // Fault 40: redis, redlock, sentinel, cluster
         Test {
             name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
             needs: NOTHING,
             run: || Box::pin(descriptors()),
         },
-        // Fault 40: redlock
-        Test {
-            name: "a_quorum_without_a_free_descriptor_says_so_and_what_is_held_stays",
-            needs: NOTHING,
-            run: || Box::pin(descriptors_of_a_quorum()),
-        },
-        // Fault 40: sentinel
-        Test {
-            name: "under_sentinel_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
-            needs: NOTHING,
-            run: || Box::pin(descriptors_with_sentinels()),
-        },
-        // Fault 40: cluster
-        Test {
-            name: "in_a_cluster_without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
-            needs: NOTHING,
-            run: || Box::pin(descriptors_in_a_cluster()),
-        },
     ]);
 }
 
 async fn connect(url: &str) -> Result<Locks> {
-    url::connect(&[SCHEME], url).await
+    url::connect(&[SCHEME, REDLOCK_SCHEME], url).await
 }
 
 async fn try_connect(server: &TestRedis, params: &str) -> Result<Locks> {
@@ -140,8 +118,7 @@ async fn late_packets() {
 async fn packets_of_a_quorum() {
     let params = "ttl=60s&restart_delay=90s&unreachable_after=110s&node_timeout=5s";
     let (_nodes, url) = quorum(params).await;
-    let connect = || url::connect(&[REDLOCK_SCHEME], &url);
-    let clients = [connect().await.unwrap(), connect().await.unwrap()];
+    let clients = [connect(&url).await.unwrap(), connect(&url).await.unwrap()];
     lost_packets_only_slow_down(&clients, 5, PATIENCE_WITH_LOSS).await;
 }
 
@@ -171,77 +148,27 @@ async fn packets_of_a_cluster() {
     }
 }
 
-/// Row 38: the append-only file cannot grow.
-async fn disk() {
-    let options = RedisOptions::new().arg("--enable-protected-configs").arg("local");
-    let server = options.start().await.unwrap();
-    let disk = server.directory().join("disk");
-    std::fs::create_dir(&disk).unwrap();
-    small_disk(&disk, 1 << 20);
-    redis_command(&server, &["CONFIG", "SET", "dir", disk.to_str().unwrap()]).await;
-    redis_command(&server, &["CONFIG", "SET", "appendonly", "yes"]).await;
-    until("it writes its file", async || {
-        let info = redis_command(&server, &["INFO", "persistence"]).await;
-        info.contains("aof_enabled:1") && info.contains("aof_rewrite_in_progress:0")
-    })
-    .await;
-    let locks = try_connect(&server, "ttl=30s").await.unwrap();
-    let held = acquire(&locks, "held").await;
-    fill(&disk.join("filler"));
-    // A page may be half empty.
-    until("the disk is full", async || {
-        let more = server.command(&["SET", "{filler}:f", &"x".repeat(5000)]).await;
-        more.is_err_and(|error| error.to_string().contains("MISCONF"))
-    })
-    .await;
-    let lock = locks.lock("other").wait_at_most(ms(500));
-    let error = soon("a short wait ends", lock.acquire()).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-    assert!(format!("{error} {why}").contains("cannot save"), "{error}: {why}");
-    let fresh = spawn_waiter(&locks, "fresh");
-    let releasing = tokio::spawn(held.release());
-    tokio::time::sleep(ms(300)).await;
-    assert!(!fresh.is_finished() && !releasing.is_finished(), "the disk was not full");
-    std::fs::remove_file(disk.join("filler")).unwrap();
-    soon("the release goes through", releasing).await.unwrap().unwrap();
-    release(until_granted(fresh).await).await;
-    drained(&server).await;
-}
-
-/// Row 40.
+/// Row 40, on one server, on a quorum, under Sentinel and in a cluster.
 async fn descriptors() {
+    let params = &format!("ttl=3s&{BRIEFLY}");
     let server = TestRedis::start().await.unwrap();
-    let locks = try_connect(&server, "ttl=3s").await.unwrap();
-    missing_descriptors_are_named(&locks, async || try_connect(&server, BRIEFLY).await).await;
-    drained(&server).await;
-}
-
-/// Row 40.
-async fn descriptors_of_a_quorum() {
-    let (_nodes, url) = quorum(&format!("ttl=3s&{BRIEFLY}")).await;
-    let connect = async || url::connect(&[REDLOCK_SCHEME], &url).await;
-    missing_descriptors_are_named(&connect().await.unwrap(), connect).await;
-}
-
-/// Row 40.
-async fn descriptors_with_sentinels() {
-    let servers = TestSentinel::start().await.unwrap();
-    let url = format!("{}?ttl=3s&{BRIEFLY}", servers.url());
-    let locks = connect(&url).await.unwrap();
-    missing_descriptors_are_named(&locks, async || connect(&url).await).await;
-    drained(servers.master().await.unwrap()).await;
-}
-
-/// Row 40.
-async fn descriptors_in_a_cluster() {
-    let servers = TestCluster::start().await.unwrap();
-    let url = format!("{}?ttl=3s&{BRIEFLY}", servers.url());
-    let locks = connect(&url).await.unwrap();
-    // Each node has a connection of its own, and existing ones continue.
-    release(acquire(&locks, "another").await).await;
-    missing_descriptors_are_named(&locks, async || connect(&url).await).await;
-    for master in &servers.nodes()[..3] {
+    without_descriptors(&format!("redis://{}/0?{params}", server.addr())).await;
+    let (_nodes, url) = quorum(params).await;
+    without_descriptors(&url).await;
+    let watched = TestSentinel::start().await.unwrap();
+    without_descriptors(&format!("{}?{params}", watched.url())).await;
+    let cluster = TestCluster::start().await.unwrap();
+    without_descriptors(&format!("{}?{params}", cluster.url())).await;
+    for master in
+        [&server, watched.master().await.unwrap()].into_iter().chain(&cluster.nodes()[..3])
+    {
         drained(master).await;
     }
+}
+
+async fn without_descriptors(url: &str) {
+    let locks = connect(url).await.unwrap();
+    // Each node of a cluster has a connection of its own, and existing ones continue.
+    release(acquire(&locks, "another").await).await;
+    missing_descriptors_are_named(&locks, async || connect(url).await).await;
 }
