@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fencelock_core::ErrorKind;
 use fencelock_testkit::proxy::{Direction, Proxy, framing};
 use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
-use futures_util::future::join_all;
 use tokio::time::Instant;
 
+use crate::shared::held_on_fast_clocks;
 use crate::support::*;
 
 /// A server, and the control of its clock.
@@ -99,20 +99,10 @@ async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts
         }
     });
     let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=2500ms").await);
-    let hold = async |name: &'static str| {
-        let held = acquire(&far, name).await;
-        let waiter = spawn_waiter(&near, name);
-        until_queued(&near, name, 1).await;
-        (held, waiter)
-    };
-    let held = join_all(["one", "two", "three"].map(hold)).await;
-    testbed.proxy.black_hole(Direction::ToServer);
-    testbed.proxy.black_hole(Direction::ToClient);
-    join_all(held.into_iter().map(async |(held, waiter)| {
-        let next = until_granted(waiter).await;
-        assert!(!held.is_held(), "held {:?} too long", held.remaining());
-        release(next).await;
-    }))
+    held_on_fast_clocks(&near, &far, || {
+        testbed.proxy.black_hole(Direction::ToServer);
+        testbed.proxy.black_hole(Direction::ToClient);
+    })
     .await;
     testbed.proxy.heal().await.unwrap();
     let fast = began.elapsed().as_micros() / 200;

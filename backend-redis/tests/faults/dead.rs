@@ -42,27 +42,26 @@ async fn are_waiting(store: &DeadStore, waiters: usize) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_waiters_of_a_dead_client_are_removed_while_the_lock_is_held() {
-    let store = DeadStore::start().await;
-    let locks = store.locks().await;
-    let held = acquire(&locks, LOCK).await;
-    let waiter = spawn_waiter(&locks, LOCK);
-    until("it waits", async || are_waiting(&store, 1).await).await;
-    crowd(&store, -1).await;
-    until("the dead are removed", async || are_waiting(&store, 1).await).await;
-    release(held).await;
-    release(until_granted(waiter).await).await;
-    store.drained().await;
+    with_a_crowd(-1, async |store| {
+        until("the dead are removed", async || are_waiting(store, 1).await).await;
+    })
+    .await;
 }
 
 /// The lock is handed to one of them, before its end is certain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_waiters_of_a_dying_client_delay_the_others_by_seconds() {
+    with_a_crowd(2000, async |_| {}).await;
+}
+
+async fn with_a_crowd(deadline: i64, before_the_release: impl AsyncFn(&DeadStore)) {
     let store = DeadStore::start().await;
     let locks = store.locks().await;
     let held = acquire(&locks, LOCK).await;
     let waiter = spawn_waiter(&locks, LOCK);
     until("it waits", async || are_waiting(&store, 1).await).await;
-    crowd(&store, 2000).await;
+    crowd(&store, deadline).await;
+    before_the_release(&store).await;
     release(held).await;
     release(until_granted(waiter).await).await;
     store.drained().await;

@@ -3,6 +3,7 @@
 
 use fencelock_testkit::servers::TestRedis;
 
+use crate::shared::held_without_an_expiry;
 use crate::support::*;
 
 const NAME: &str = "lock";
@@ -16,13 +17,7 @@ fn identity(mode: &str, ttl: u32) -> String {
 
 /// How many scripts the server has executed.
 pub(crate) async fn steps(server: &TestRedis) -> u64 {
-    let stats = redis_command(server, &["INFO", "commandstats"]).await;
-    let calls = |name: &str| -> u64 {
-        let line = stats.lines().find_map(|line| line.strip_prefix(name));
-        let calls = line.and_then(|line| line.split(',').next());
-        calls.map_or(0, |calls| calls.parse().expect("a number"))
-    };
-    calls("cmdstat_evalsha:calls=") + calls("cmdstat_eval:calls=")
+    calls(server, "evalsha").await + calls(server, "eval").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,22 +97,10 @@ async fn a_lock_of_ours_without_an_expiry_is_given_one() {
     drained(&server).await;
 }
 
-/// A live holder renews its lock, whatever expiry it was given meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_key_lost_its_expiry_keeps_the_lock() {
-    const TTL: u64 = 2000;
     let server = TestRedis::start().await.unwrap();
     let locks = direct(&server, "ttl=2s").await;
-    let held = acquire(&locks, NAME).await;
-    let waiter = spawn_waiter(&locks, NAME);
-    until_queued(&locks, NAME, 1).await;
-    for _ in 0..3 {
-        redis_command(&server, &["PERSIST", L]).await;
-        until("it has an end", async || redis_command(&server, &["PTTL", L]).await != "-1").await;
-        until_renewed(&locks, &held, ms(TTL)).await;
-    }
-    assert!(!waiter.is_finished(), "two hold it");
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    held_without_an_expiry(&locks, std::slice::from_ref(&server), ms(2000)).await;
     drained(&server).await;
 }

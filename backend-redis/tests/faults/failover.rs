@@ -57,31 +57,21 @@ async fn a_slots_new_master_without_the_lock_grants_it_again_and_stale_writes_ar
     let servers = TestCluster::start().await.unwrap();
     let slot = TestCluster::slot_of("lock:lock");
     let url = format!("{}?ttl=9s", servers.url());
-    let (one, other) = (connect(&url).await, connect(&url).await);
-    assert!(one.profile().exclusion_fails_when.join("; ").contains("failover"));
-    let earlier = acquire(&one, "lock").await;
-    let first = earlier.fencing_token();
-    release(earlier).await;
-    servers.replicas_caught_up().await.unwrap();
-    // Its master has no password.
-    let replica = servers.replica_of(slot).await.unwrap();
-    redis_command(replica, &["CONFIG", "SET", "masterauth", "no master"]).await;
-    redis_command(replica, &["CLIENT", "KILL", "TYPE", "master"]).await;
-    until("it follows no master", async || {
-        replication(replica, "master_link_status").await == "down"
-    })
-    .await;
-    let lost = acquire(&one, "lock").await;
-    let register = ProtectedRegister::checking();
-    assert!(lost.fencing_token() > first && register.write(lost.fencing_token().get(), 1));
-    servers.kill_master_of(slot).await.unwrap();
-    let second = acquire(&other, "lock").await;
-    // Allowed: the new master grants a lock that is still valid on the old one.
-    the_second_writes_and_the_first_cannot(&register, &second, &lost);
-    soon("the holder is notified", lost.lost()).await;
-    drop(lost);
-    until_renewed(&other, &second, ms(9000)).await;
-    release(second).await;
-    assert_eq!((register.read(), register.stale_writes()), (2, 0));
+    let clients = (&connect(&url).await, &connect(&url).await);
+    let isolate = async || {
+        servers.replicas_caught_up().await.unwrap();
+        // Its master has no password.
+        let replica = servers.replica_of(slot).await.unwrap();
+        redis_command(replica, &["CONFIG", "SET", "masterauth", "no master"]).await;
+        redis_command(replica, &["CLIENT", "KILL", "TYPE", "master"]).await;
+        until("it follows no master", async || {
+            replication(replica, "master_link_status").await == "down"
+        })
+        .await;
+    };
+    let kill = async || {
+        servers.kill_master_of(slot).await.unwrap();
+    };
+    forgotten_in_a_failover(clients, ms(9000), isolate, kill).await;
     drained(servers.master_of(slot).await.unwrap()).await;
 }

@@ -56,7 +56,11 @@ fn good(step: &str) -> String {
     }
 }
 
-type Answer = Arc<dyn Fn(&Call) -> String + Send + Sync>;
+/// What the server replies to calls, and to some of the other commands.
+struct Script {
+    answer: Box<dyn Fn(&Call) -> String + Send + Sync>,
+    other: Box<dyn Fn(&str) -> Option<String> + Send + Sync>,
+}
 
 /// Dropping it closes the port and all connections.
 pub(crate) struct FakeRedis {
@@ -70,12 +74,25 @@ impl FakeRedis {
     pub(crate) async fn start(
         answer: impl Fn(&Call) -> String + Send + Sync + 'static,
     ) -> FakeRedis {
+        FakeRedis::with(answer, |_| None).await
+    }
+
+    /// Replies to the commands that `other` knows by that.
+    pub(crate) async fn with(
+        answer: impl Fn(&Call) -> String + Send + Sync + 'static,
+        other: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> FakeRedis {
+        let script = Arc::new(Script { answer: Box::new(answer), other: Box::new(other) });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let addr = listener.local_addr().expect("a port");
         let calls = Arc::new(Mutex::new(Vec::new()));
         let mut connections = JoinSet::new();
-        connections.spawn(listen(listener, Arc::new(answer), calls.clone()));
+        connections.spawn(listen(listener, script, calls.clone()));
         FakeRedis { addr, calls, _connections: connections }
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
     }
 
     pub(crate) fn url(&self, params: &str) -> String {
@@ -94,25 +111,29 @@ impl fmt::Debug for FakeRedis {
     }
 }
 
-async fn listen(listener: TcpListener, answer: Answer, calls: Arc<Mutex<Vec<Call>>>) {
+async fn listen(listener: TcpListener, script: Arc<Script>, calls: Arc<Mutex<Vec<Call>>>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        connections.spawn(serve(stream, answer.clone(), calls.clone()));
+        connections.spawn(serve(stream, script.clone(), calls.clone()));
     }
 }
 
 /// Serves one client until it disconnects.
-async fn serve(mut stream: TcpStream, answer: Answer, calls: Arc<Mutex<Vec<Call>>>) {
+async fn serve(mut stream: TcpStream, script: Arc<Script>, calls: Arc<Mutex<Vec<Call>>>) {
     let mut heard = Vec::new();
     while let Ok(1..) = stream.read_buf(&mut heard).await {
         let mut answers = String::new();
         while let Some((words, length)) = command(&heard) {
             heard.drain(..length);
+            if let Some(known) = (script.other)(&words[0]) {
+                answers += &known;
+                continue;
+            }
             match words[0].as_str() {
                 "EVALSHA" => {
                     let call = call(&words);
                     calls.lock().unwrap_or_else(PoisonError::into_inner).push(call.clone());
-                    answers += &answer(&call);
+                    answers += &(script.answer)(&call);
                 }
                 "HELLO" => answers += "%1\r\n$5\r\nproto\r\n:3\r\n",
                 // Its settings are unknown.

@@ -1,24 +1,22 @@
 //! Refusals of one server, of the master that Sentinel names and of one of a cluster: it is found in another
 //! way, the promises are the same.
 
-use fencelock_core::{ErrorKind, Guard, Locks};
+use fencelock_core::{ErrorKind, Locks};
 use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis};
 
 use crate::refusals::{cannot_save, may_rename_its_file, no_room};
 use crate::server::loading;
+use crate::shared::scripts_flushed;
 use crate::support::*;
 
 /// Of a hold whose renewal is waited for.
 const TTL: std::time::Duration = ms(6_000);
 
-async fn acquire_briefly(locks: &Locks) -> Guard {
-    soon("it is acquired", locks.lock("lock").ttl(TTL).acquire()).await.expect("acquired")
-}
-
 /// Clients of `url` use this master; clients of `straight` connect to no other server first.
 async fn every_refusal(master: &TestRedis, url: &str, straight: &str) {
     let (one, other) = (&connect(url).await, &connect(url).await);
-    scripts_flushed(master, one, other).await;
+    let flush = async || drop(redis_command(master, &["SCRIPT", "FLUSH"]).await);
+    scripts_flushed(one, other, TTL, flush).await;
     clients_killed(master, one, other).await;
     writes_paused(master, one, other).await;
     busy(master, one, other).await;
@@ -31,27 +29,9 @@ async fn every_refusal(master: &TestRedis, url: &str, straight: &str) {
     drained(master).await;
 }
 
-/// Row 24.
-async fn scripts_flushed(master: &TestRedis, one: &Locks, other: &Locks) {
-    let flush = async || redis_command(master, &["SCRIPT", "FLUSH"]).await;
-    flush().await;
-    let guard = acquire_briefly(one).await;
-    flush().await;
-    let waiter = spawn_waiter(other, "lock");
-    until_queued(one, "lock", 1).await;
-    flush().await;
-    until_renewed(one, &guard, TTL).await;
-    flush().await;
-    assert!(is_busy(other, "lock").await);
-    flush().await;
-    release(guard).await;
-    flush().await;
-    release(until_granted(waiter).await).await;
-}
-
 /// Row 23.
 async fn clients_killed(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = acquire_briefly(one).await;
+    let guard = soon("acquired", one.lock("lock").ttl(TTL).acquire()).await.expect("acquired");
     let mut waiters = Vec::new();
     for client in [one, other, one] {
         waiters.push(spawn_waiter(client, "lock"));

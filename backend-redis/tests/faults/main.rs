@@ -30,6 +30,7 @@ mod scripts;
 mod security;
 mod sentinel;
 mod server;
+mod shared;
 mod sharing;
 mod strangers;
 mod support;

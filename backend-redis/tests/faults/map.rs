@@ -1,56 +1,30 @@
 //! Servers other than the URL says, or that name others by wrong addresses: nodes with an old map of a
 //! cluster, without a name, behind an address translation.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fencelock_core::ErrorKind;
 use fencelock_testkit::proxy::Proxy;
-use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
+use crate::fake::{Call, FakeRedis};
 use crate::support::*;
 
-/// The words of each command in one packet of a client.
-fn commands(heard: &[u8]) -> Vec<Vec<String>> {
-    let text = String::from_utf8_lossy(heard);
-    let mut lines = text.split("\r\n");
-    let mut commands = Vec::new();
-    while let Some(line) = lines.next() {
-        let Some(count) = line.strip_prefix('*').and_then(|count| count.parse::<usize>().ok())
-        else {
-            continue;
-        };
-        let words = lines.by_ref().take(2 * count).skip(1).step_by(2);
-        commands.push(words.map(str::to_owned).collect());
-    }
-    commands
-}
-
 /// A simulated node of a cluster: grants every lock, unless `is_cut_off`.
-async fn node(map: Arc<OnceLock<String>>, is_cut_off: Arc<AtomicBool>) -> ScriptedServer {
-    let answer = move |heard: &[u8]| {
-        let one = |command: &Vec<String>| match command[0].as_str() {
-            "HELLO" => "%1\r\n+proto\r\n:3\r\n".to_owned(),
-            "SUBSCRIBE" => {
-                let channel = &command[1];
-                format!(">3\r\n+subscribe\r\n${}\r\n{channel}\r\n:1\r\n", channel.len())
-            }
-            "INFO" => "$20\r\nredis_mode:cluster\r\n\r\n".to_owned(),
-            "CLUSTER" => map.get().expect("a map").clone(),
-            "EVALSHA" if is_cut_off.load(Ordering::Relaxed) => {
-                "-CLUSTERDOWN The cluster is down\r\n".to_owned()
-            }
-            // A release: besides the keys it has the identity alone.
-            "EVALSHA" if command.len() == 7 => ":1\r\n".to_owned(),
-            "EVALSHA" => "$16\r\n1732212174000001\r\n".to_owned(),
-            _ => "+OK\r\n".to_owned(),
-        };
-        commands(heard).iter().map(one).collect::<String>().into_bytes()
+async fn node(map: Arc<OnceLock<String>>, is_cut_off: bool) -> FakeRedis {
+    let answer = move |call: &Call| match is_cut_off {
+        true => "-CLUSTERDOWN The cluster is down\r\n".to_owned(),
+        false => call.good(),
     };
-    ScriptedServer::start(answer).await.expect("a port is free")
+    let other = move |command: &str| match command {
+        "INFO" => Some("$20\r\nredis_mode:cluster\r\n\r\n".to_owned()),
+        "CLUSTER" => Some(map.get().expect("a map").clone()),
+        _ => None,
+    };
+    FakeRedis::with(answer, other).await
 }
 
-fn map_of(masters: [&ScriptedServer; 3]) -> String {
+fn map_of(masters: [&FakeRedis; 3]) -> String {
     let mut map = "*3\r\n".to_owned();
     for (index, master) in masters.iter().enumerate() {
         let (first, last) = (index * 5461, if index == 2 { 16383 } else { index * 5461 + 5460 });
@@ -65,11 +39,10 @@ fn map_of(masters: [&ScriptedServer; 3]) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_map_of_a_node_that_is_cut_off_is_ignored() {
     let (old, new) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
-    let (cut_off, serving) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-    let lone = node(old.clone(), cut_off).await;
+    let lone = node(old.clone(), true).await;
     let mut others = Vec::new();
     for _ in 0..3 {
-        others.push(node(new.clone(), serving.clone()).await);
+        others.push(node(new.clone(), false).await);
     }
     old.set(map_of([&lone, &others[0], &others[1]])).unwrap();
     new.set(map_of([&others[2], &others[0], &others[1]])).unwrap();
@@ -78,7 +51,7 @@ async fn the_map_of_a_node_that_is_cut_off_is_ignored() {
     for name in ["a", "b", "c", "d", "e", "f"] {
         let guard = soon("another node grants", locks.lock(name).acquire()).await;
         let guard = guard.expect("granted");
-        assert_eq!(guard.fencing_token().get(), 1_732_212_174_000_001);
+        assert_eq!(guard.fencing_token().get(), 1_700_000_000_000_000);
         release(guard).await;
     }
 }

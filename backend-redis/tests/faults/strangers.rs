@@ -5,6 +5,7 @@ use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::endless::steps;
+use crate::shared::a_value_that_is_not_text;
 use crate::support::*;
 
 /// Row 43.
@@ -165,18 +166,9 @@ async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
     release(held).await;
 }
 
-/// Other libraries write random bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_that_is_not_text_is_shown_and_evicted() {
     let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "").await;
-    let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";
-    redis_command(&server, &["EVAL", set, "1", "lock:lock"]).await;
-    let seen = locks.inspect("lock").await.unwrap();
-    assert_eq!(seen.holders.len(), 1);
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
-    locks.evict("lock", &seen.holders[0].id).await.unwrap();
-    release(until_granted(waiter).await).await;
+    a_value_that_is_not_text(&direct(&server, "").await, std::slice::from_ref(&server)).await;
     drained(&server).await;
 }

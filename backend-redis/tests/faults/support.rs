@@ -3,6 +3,7 @@
 //! Bounds are generous: they distinguish late on a busy machine from never, and are not promises.
 
 use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
 
 use fencelock_conformance::ProtectedRegister;
 use fencelock_core::{Error, ErrorKind, Guard, Locks, Result, url};
@@ -63,6 +64,14 @@ pub(crate) async fn set(server: &TestRedis, name: &str, value: &str) {
 
 pub(crate) async fn direct(server: &TestRedis, params: &str) -> Locks {
     connect(&format!("redis://{}/0?{params}", server.addr())).await
+}
+
+/// How often the server executed this command.
+pub(crate) async fn calls(server: &TestRedis, command: &str) -> u64 {
+    let stats = redis_command(server, &["INFO", "commandstats"]).await;
+    let start = format!("cmdstat_{command}:calls=");
+    let count = stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
 }
 
 /// Asserts that a wait ended without a grant, and that a reason in the error is `why`.
@@ -130,6 +139,34 @@ fn catch_panics() {
 pub(crate) fn assert_no_panics() {
     let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(panics.is_empty(), "{panics:?}");
+}
+
+/// Two clients hold the lock that a failover loses: a grant after `isolate` reaches no replica, and `kill` has
+/// one take over. The resource accepts the later one's write, and rejects the earlier one's after it.
+pub(crate) async fn forgotten_in_a_failover(
+    (one, other): (&Locks, &Locks),
+    ttl: Duration,
+    isolate: impl AsyncFnOnce(),
+    kill: impl AsyncFnOnce(),
+) {
+    assert!(one.profile().exclusion_fails_when.join("; ").contains("failover"));
+    let earlier = acquire(one, "lock").await;
+    let first = earlier.fencing_token();
+    release(earlier).await;
+    isolate().await;
+    let lost = acquire(one, "lock").await;
+    let register = ProtectedRegister::checking();
+    assert!(lost.fencing_token() > first && register.write(lost.fencing_token().get(), 1));
+    kill().await;
+    // Allowed: the new master grants a lock that is still valid on the old one.
+    let second = acquire(other, "lock").await;
+    the_second_writes_and_the_first_cannot(&register, &second, &lost);
+    soon("the holder is notified", lost.lost()).await;
+    drop(lost);
+    // Its release does not free the other's lock.
+    until_renewed(other, &second, ttl).await;
+    release(second).await;
+    assert_eq!((register.read(), register.stale_writes()), (2, 0));
 }
 
 /// Two clients hold the lock that a failover lost: the resource accepts the later one's write, and

@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fencelock_core::{ErrorKind, FencingToken};
 use fencelock_testkit::proxy::{Close, Proxy};
 use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
-use futures_util::future::join_all;
 use tokio::time::Instant;
 
+use crate::shared::held_on_fast_clocks;
 use crate::support::*;
 
 /// Three nodes, each with its own clock.
@@ -140,20 +140,7 @@ async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
     });
     let (near, lines) = (quorum.direct(LONG).await, quorum.lines().await);
     let far = lines.connect(LONG).await;
-    let hold = async |name: &'static str| {
-        let held = soon("acquired", far.lock(name).ttl(ms(2500)).acquire()).await.unwrap();
-        let waiter = spawn_waiter(&near, name);
-        until_queued(&near, name, 1).await;
-        (held, waiter)
-    };
-    let held = join_all(["one", "two", "three"].map(hold)).await;
-    lines.lose(&[0, 1, 2]);
-    join_all(held.into_iter().map(async |(held, waiter)| {
-        let next = until_granted(waiter).await;
-        assert!(!held.is_held(), "held for {:?} too long", held.remaining());
-        release(next).await;
-    }))
-    .await;
+    held_on_fast_clocks(&near, &far, || lines.lose(&[0, 1, 2])).await;
     lines.heal().await;
     for node in &quorum.nodes {
         let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();

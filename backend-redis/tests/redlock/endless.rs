@@ -1,5 +1,6 @@
 //! Keys of nodes without a TTL, such as after a restore that dropped it.
 
+use crate::shared::held_without_an_expiry;
 use crate::support::*;
 
 const NAME: &str = "lock";
@@ -21,7 +22,6 @@ async fn what_was_ours_and_has_no_end_is_given_one() {
     }
 }
 
-/// A live holder renews what it holds, whatever TTL it was given meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_keys_lost_their_ttl_keeps_the_lock() {
     let quorum = TestQuorum::new(3, QUICK).await;
@@ -29,24 +29,6 @@ async fn a_holder_whose_keys_lost_their_ttl_keeps_the_lock() {
     for node in 0..3 {
         quorum.open(node).await;
     }
-    let held = acquire(&locks, NAME).await;
-    let waiter = spawn_waiter(&locks, NAME);
-    until_queued(&locks, NAME, 1).await;
-    for node in &quorum.nodes {
-        redis_command(node, &["PERSIST", &key(NAME)]).await;
-    }
-    until("they have a TTL", async || {
-        for node in &quorum.nodes {
-            if redis_command(node, &["PTTL", &key(NAME)]).await == "-1" {
-                return false;
-            }
-        }
-        true
-    })
-    .await;
-    until_renewed(&locks, &held, QUICK_TTL).await;
-    assert!(!waiter.is_finished(), "two hold it");
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    held_without_an_expiry(&locks, &quorum.nodes, QUICK_TTL).await;
     quorum.drained().await;
 }

@@ -21,5 +21,7 @@ mod majority;
 mod refusing;
 mod restarts;
 mod rules;
+#[path = "../faults/shared.rs"]
+mod shared;
 mod steps;
 mod support;

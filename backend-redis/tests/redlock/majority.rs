@@ -6,6 +6,7 @@ use fencelock_core::ErrorKind;
 use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::Instant;
 
+use crate::shared::a_value_that_is_not_text;
 use crate::support::*;
 
 /// Row 30.
@@ -184,19 +185,10 @@ async fn what_a_lost_reply_acquired_is_released() {
     assert!(reinstalled.elapsed() < TTL - SLACK, "it was not released, and expired");
 }
 
-/// Other libraries write random bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_that_is_no_text_is_shown_and_evicted() {
     let quorum = TestQuorum::new(3, LONG).await;
-    let locks = quorum.direct(LONG).await;
-    let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";
-    for node in &quorum.nodes {
-        redis_command(node, &["EVAL", set, "1", &key("lock")]).await;
-    }
-    let seen = locks.inspect("lock").await.unwrap();
-    assert_eq!(seen.holders.len(), 1);
-    let removed = locks.evict("lock", &seen.holders[0].id).await;
-    assert!(removed.unwrap(), "it was there");
+    a_value_that_is_not_text(&quorum.direct(LONG).await, &quorum.nodes).await;
     quorum.drained().await;
 }
 

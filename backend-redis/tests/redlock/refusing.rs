@@ -6,6 +6,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::away::{ONE, with_a_minority};
+use crate::shared::scripts_flushed;
 use crate::support::*;
 
 /// Sends a command without waiting for the reply.
@@ -79,19 +80,7 @@ async fn script_flush_is_not_noticed() {
         }
     };
     for _ in 0..2 {
-        flush().await;
-        let guard = soon("acquired", one.lock("lock").ttl(ms(2000)).acquire()).await.unwrap();
-        flush().await;
-        let waiter = spawn_waiter(&other, "lock");
-        until_queued(&one, "lock", 1).await;
-        flush().await;
-        until_renewed(&one, &guard, ms(2000)).await;
-        flush().await;
-        assert!(is_busy(&other, "lock").await);
-        flush().await;
-        release(guard).await;
-        flush().await;
-        release(until_granted(waiter).await).await;
+        scripts_flushed(&one, &other, ms(2000), flush).await;
     }
     quorum.drained().await;
 }

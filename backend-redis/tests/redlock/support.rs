@@ -1,7 +1,6 @@
 //! Helpers of the tests: nodes, clients with their own connection to each node, and waiting for
 //! events.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use fencelock_core::{Locks, Result, Settings, Ttl, url};
@@ -203,14 +202,9 @@ impl Lines {
     }
 }
 
-fn url_of(ports: impl Iterator<Item = u16>, params: &str) -> String {
-    let mut url = "redlock://".to_owned();
-    for (index, port) in ports.enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        // Writing to a string cannot fail.
-        let _ = write!(url, "{comma}127.0.0.1:{port}");
-    }
-    format!("{url}/0?{params}")
+pub(crate) fn url_of(ports: impl Iterator<Item = u16>, params: &str) -> String {
+    let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redlock://{}/0?{params}", hosts.join(","))
 }
 
 /// Connects like a user's program.

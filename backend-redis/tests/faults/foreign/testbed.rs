@@ -3,7 +3,7 @@
 use fencelock_core::Locks;
 use fencelock_testkit::servers::TestRedis;
 
-use crate::support::{direct, redis_command, until};
+use crate::support::{calls, direct, redis_command, until};
 
 pub(crate) struct Testbed {
     pub(crate) server: TestRedis,
@@ -34,12 +34,7 @@ impl Testbed {
     }
 
     async fn refused_attempts(&self) -> u64 {
-        let stats = redis_command(&self.server, &["INFO", "commandstats"]).await;
         // redis-py sends SET; node-redlock's script calls EXISTS.
-        let calls = |name: &str| {
-            let line = stats.lines().find_map(|line| line.strip_prefix(name))?;
-            line.strip_prefix(":calls=")?.split(',').next()?.parse::<u64>().ok()
-        };
-        ["cmdstat_set", "cmdstat_exists"].iter().filter_map(|name| calls(name)).sum()
+        calls(&self.server, "set").await + calls(&self.server, "exists").await
     }
 }

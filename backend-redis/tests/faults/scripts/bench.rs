@@ -36,7 +36,6 @@ impl Keys {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) client: Client,
     digests: Vec<(&'static str, String)>,

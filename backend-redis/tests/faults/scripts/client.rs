@@ -3,7 +3,7 @@
 //! A step's pushes therefore arrive before its reply, and several steps can share a round trip.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,32 @@ pub(crate) enum Value {
 }
 
 impl Value {
+    fn of(reply: redis::Value) -> Value {
+        match reply {
+            redis::Value::Nil => Value::Nil,
+            redis::Value::Int(number) => Value::Int(number),
+            redis::Value::Double(number) => Value::Text(number.to_string()),
+            redis::Value::Okay => Value::Text("OK".to_owned()),
+            redis::Value::SimpleString(text) | redis::Value::VerbatimString { text, .. } => {
+                Value::Text(text)
+            }
+            redis::Value::BulkString(bytes) => {
+                Value::Text(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            redis::Value::Array(values) | redis::Value::Set(values) => {
+                Value::List(values.into_iter().map(Value::of).collect())
+            }
+            redis::Value::Map(pairs) => {
+                let values = pairs.into_iter().flat_map(|(key, value)| [key, value]);
+                Value::List(values.map(Value::of).collect())
+            }
+            redis::Value::ServerError(error) => {
+                Value::Error(format!("{} {}", error.code(), error.details().unwrap_or_default()))
+            }
+            other => panic!("not a reply to these commands: {other:?}"),
+        }
+    }
+
     /// A number, or a text of one.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
@@ -52,14 +78,12 @@ pub(crate) struct Push {
     pub(crate) message: String,
 }
 
-#[derive(Debug)]
 pub(crate) struct Client {
     stream: TcpStream,
     questions: Vec<u8>,
-    answers: Vec<u8>,
+    parser: redis::Parser,
     /// The longest wait for the server.
     pub(crate) slowest: Duration,
-    read: usize,
     pushes: Vec<Push>,
     /// For each of the next replies, whether it is a list of one reply, which is then returned.
     in_lists: VecDeque<bool>,
@@ -71,10 +95,10 @@ impl Client {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let (questions, answers) = (Vec::new(), Vec::new());
+        let (questions, parser) = (Vec::new(), redis::Parser::new());
         let (pushes, in_lists) = (Vec::new(), VecDeque::new());
         let slowest = Duration::ZERO;
-        let mut client = Client { stream, questions, answers, slowest, read: 0, pushes, in_lists };
+        let mut client = Client { stream, questions, parser, slowest, pushes, in_lists };
         client.call(&["HELLO", "3"]);
         client
     }
@@ -133,71 +157,17 @@ impl Client {
 
     fn value(&mut self) -> Value {
         loop {
-            let line = self.line();
-            let (kind, rest) = line.split_at(1);
-            let count = || rest.parse::<i64>().unwrap();
-            match kind {
-                "-" => return Value::Error(rest.into()),
-                ":" => return Value::Int(count()),
-                "_" => return Value::Nil,
-                "$" | "*" if rest == "-1" => return Value::Nil,
-                "$" | "=" => return Value::Text(self.bytes(count())),
-                "*" | "~" => return self.values(count()),
-                "%" => return self.values(2 * count()),
-                "+" | "," | "#" => return Value::Text(rest.into()),
-                ">" => {
-                    let Value::List(push) = self.values(count()) else { unreachable!() };
-                    if let [Value::Text(kind), Value::Text(channel), Value::Text(message)] =
-                        &push[..]
-                        && kind == "message"
-                    {
-                        let (channel, message) = (channel.clone(), message.clone());
-                        self.pushes.push(Push { channel, message });
-                    }
-                }
-                _ => panic!("not RESP3: {line:?}"),
+            let asked = Instant::now();
+            let reply = self.parser.parse_value(&mut self.stream).unwrap();
+            self.slowest = self.slowest.max(asked.elapsed());
+            let redis::Value::Push { kind, data } = reply else { return Value::of(reply) };
+            let data: Vec<Value> = data.into_iter().map(Value::of).collect();
+            if let (redis::PushKind::Message, [Value::Text(channel), Value::Text(message)]) =
+                (kind, &data[..])
+            {
+                let (channel, message) = (channel.clone(), message.clone());
+                self.pushes.push(Push { channel, message });
             }
         }
-    }
-
-    fn values(&mut self, count: i64) -> Value {
-        Value::List((0..count).map(|_| self.value()).collect())
-    }
-
-    fn line(&mut self) -> String {
-        let mut from = self.read;
-        loop {
-            if let Some(at) = self.answers[from..].iter().position(|byte| *byte == b'\n') {
-                let end = from + at;
-                let line = String::from_utf8_lossy(&self.answers[self.read..end - 1]).into_owned();
-                self.read = end + 1;
-                return line;
-            }
-            from = self.answers.len();
-            let read = self.read;
-            self.more();
-            from -= read - self.read;
-        }
-    }
-
-    fn bytes(&mut self, count: i64) -> String {
-        let count = usize::try_from(count).unwrap();
-        while self.answers.len() < self.read + count + 2 {
-            self.more();
-        }
-        let text = String::from_utf8_lossy(&self.answers[self.read..self.read + count]);
-        self.read += count + 2;
-        text.into_owned()
-    }
-
-    fn more(&mut self) {
-        self.answers.drain(..self.read);
-        self.read = 0;
-        let mut chunk = [0; 16 * 1024];
-        let asked = Instant::now();
-        let count = self.stream.read(&mut chunk).unwrap();
-        self.slowest = self.slowest.max(asked.elapsed());
-        assert!(count > 0, "the server closed the connection");
-        self.answers.extend(&chunk[..count]);
     }
 }

@@ -45,7 +45,6 @@ pub(super) enum Life {
 }
 
 /// One run.
-#[derive(Debug)]
 pub(super) struct RandomRun<'a> {
     pub(super) bench: &'a mut Bench,
     pub(super) rng: StdRng,
@@ -134,11 +133,11 @@ impl RandomRun<'_> {
 
     fn any_step(&mut self) -> Verdict {
         match self.below(100) {
-            0..28 => self.any_attempt(),
-            28..36 => self.any_try(),
-            36..54 => self.any_release(),
+            0..28 => self.any_of(Op::Queue, |_| true),
+            28..36 => self.any_of(Op::Try, |belief| belief == Belief::Idle),
+            36..54 => self.mostly_of(Op::Release, |belief| belief != Belief::Idle),
             54..57 => self.any_eviction(),
-            57..63 => self.any_renewal(),
+            57..63 => self.mostly_of(Op::Renew, |belief| belief == Belief::Holds),
             63..77 => self.any_check(),
             77..87 => self.deliver(),
             87..99 => self.any_trouble(),
@@ -160,26 +159,17 @@ impl RandomRun<'_> {
         fit.choose(&mut self.rng).copied()
     }
 
-    fn any_attempt(&mut self) -> Verdict {
-        match self.any_actor(|_| true) {
-            Some(actor) => self.act(actor, Op::Queue),
+    fn any_of(&mut self, op: Op, belief: impl Fn(Belief) -> bool) -> Verdict {
+        match self.any_actor(belief) {
+            Some(actor) => self.act(actor, op),
             None => Ok(()),
         }
     }
 
-    fn any_try(&mut self) -> Verdict {
-        match self.any_actor(|belief| belief == Belief::Idle) {
-            Some(actor) => self.act(actor, Op::Try),
-            None => Ok(()),
-        }
-    }
-
-    fn any_release(&mut self) -> Verdict {
+    /// At times also of a claim that no client would do this with.
+    fn mostly_of(&mut self, op: Op, belief: impl Fn(Belief) -> bool) -> Verdict {
         let often = self.below(10) > 0;
-        match self.any_actor(|belief| !often || belief != Belief::Idle) {
-            Some(actor) => self.act(actor, Op::Release),
-            None => Ok(()),
-        }
+        self.any_of(op, |it| !often || belief(it))
     }
 
     /// Evicts a holder, or deletes the key of another program.
@@ -191,14 +181,6 @@ impl RandomRun<'_> {
         let all: Vec<_> = holders.chain(foreign).collect();
         match all.choose(&mut self.rng).cloned() {
             Some(claim) => self.step(lock, Op::Evict, &claim, &[]).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    fn any_renewal(&mut self) -> Verdict {
-        let often = self.below(10) > 0;
-        match self.any_actor(|belief| !often || belief == Belief::Holds) {
-            Some(actor) => self.act(actor, Op::Renew),
             None => Ok(()),
         }
     }

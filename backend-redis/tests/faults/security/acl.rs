@@ -180,34 +180,6 @@ async fn another_prefix_is_refused_at_once() {
     assert_eq!(server.command(&["DBSIZE"]).await.unwrap(), "0");
 }
 
-/// A refused step does not fail the others of its batch.
-#[tokio::test]
-async fn a_denied_lock_does_not_fail_others_of_its_batch() {
-    let server = TestRedis::start().await.unwrap();
-    let mut narrow = rules();
-    narrow.retain(|rule| !rule.starts_with('~'));
-    allow(&server, &[&narrow[..], &["~lock:mine-*", "~{lock:mine-*"]].concat()).await;
-    let locks = connect(&url(&server, "")).await.unwrap();
-    let attempts = (0..200).map(|n| {
-        let of = if n % 2 == 0 { "mine" } else { "yours" };
-        let lock = locks.lock(format!("{of}-{n}"));
-        tokio::spawn(async move { lock.acquire().await })
-    });
-    for (n, acquired) in futures_util::future::join_all(attempts).await.into_iter().enumerate() {
-        match acquired.unwrap() {
-            Ok(guard) => {
-                assert_eq!(n % 2, 0);
-                guard.release().await.unwrap();
-            }
-            Err(error) => {
-                assert_eq!((n % 2, error.kind()), (1, ErrorKind::Refused), "{}", words(&error));
-                assert!(words(&error).contains("docs/redis.md"), "{error}");
-            }
-        }
-    }
-    locks.close().await.unwrap();
-}
-
 fn assert_refused(error: &fencelock_core::Error, start: Instant) {
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(!error.is_retryable(), "{error}");

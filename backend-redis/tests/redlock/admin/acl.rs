@@ -1,12 +1,16 @@
 //! The access rules of docs/redlock.md suffice, and every command in them is used.
 
-use fencelock_core::{Guard, Locks};
+use std::time::Duration;
+
+use fencelock_core::Locks;
 use fencelock_redis::redlock::{NodeStatus, init, open_when_due, replace, status};
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::servers::TestRedis;
 
 use crate::admin::support::*;
 
+/// Of [`SHORT`].
+const TTL: Duration = ms(900);
 const DOCUMENT: &str = include_str!("../../../../docs/redlock.md");
 
 /// The rules after the password in the document's line.
@@ -63,10 +67,10 @@ async fn the_documented_rules_suffice_and_all_are_used() {
 async fn exclusive(locks: &Locks, nodes: &Nodes) {
     let guard = acquire(locks, "a").await;
     let waiter = spawn_waiter(locks, "a");
-    until("it queues", async || locks.inspect("a").await.unwrap().waiters.len() == 1).await;
+    until_queued(locks, "a", 1).await;
     release(guard).await;
     let guard = until_granted(waiter).await;
-    until_renewed(&guard).await;
+    until_renewed(locks, &guard, TTL).await;
     // A lost connection: the next one ends it, if it is still open.
     let killed = nodes.node(0).command(&["CLIENT", "KILL", "USER", "jobs"]).await.unwrap();
     assert_ne!(killed, "0");
@@ -74,7 +78,7 @@ async fn exclusive(locks: &Locks, nodes: &Nodes) {
         used(nodes.node(0)).await.iter().any(|command| command == "client|kill")
     })
     .await;
-    until_renewed(&guard).await;
+    until_renewed(locks, &guard, TTL).await;
     let holder = locks.inspect("a").await.unwrap().holders.pop().expect("it is held");
     assert!(locks.evict("a", &holder.id).await.unwrap());
     soon("it is notified", guard.lost()).await;
@@ -85,18 +89,9 @@ async fn shared(locks: &Locks) {
     let (one, two) = (reader().acquire().await.unwrap(), reader().acquire().await.unwrap());
     let writer = locks.rw_lock("b").write();
     let writer = tokio::spawn(async move { writer.acquire().await });
-    until("it queues", async || locks.inspect("b").await.unwrap().waiters.len() == 1).await;
-    until_renewed(&one).await;
+    until_queued(locks, "b", 1).await;
+    until_renewed(locks, &one, TTL).await;
     release(one).await;
     release(two).await;
     release(until_granted(writer).await).await;
-}
-
-async fn until_renewed(guard: &Guard) {
-    let first = guard.valid_until();
-    until("it is renewed", async || {
-        assert!(guard.is_held(), "it was lost");
-        guard.valid_until() > first
-    })
-    .await;
 }

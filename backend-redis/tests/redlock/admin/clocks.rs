@@ -17,7 +17,7 @@ async fn a_clock_that_does_not_agree_is_shown_and_no_set_is_replaced() {
     let skewed = RedisOptions::new().program(clock.program()).start().await;
     let skewed = skewed.expect("a redis-server starts");
     let with_skewed =
-        |params: &str| nodes.url(&[0, 1], params).replace('?', &format!(",{}?", skewed.addr()));
+        |params: &str| nodes.url(&[0, 1], params).replace("/0?", &format!(",{}/0?", skewed.addr()));
     init(&with_skewed("")).await.unwrap();
     let statuses = status(&with_skewed(""), None).await.unwrap();
     assert!(statuses[0].takes_part() && statuses[1].takes_part());

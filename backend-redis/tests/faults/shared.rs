@@ -1,0 +1,85 @@
+//! What one server and a quorum promise alike, and each tests on its own stores: `#[path]` has both programs
+//! use this file.
+
+use std::time::Duration;
+
+use fencelock_core::Locks;
+use fencelock_testkit::servers::TestRedis;
+use futures_util::future::join_all;
+
+use crate::support::*;
+
+/// Row 24: flushes the scripts before each step.
+pub(crate) async fn scripts_flushed(
+    one: &Locks,
+    other: &Locks,
+    ttl: Duration,
+    flush: impl AsyncFn(),
+) {
+    flush().await;
+    let guard = soon("acquired", one.lock("lock").ttl(ttl).acquire()).await.unwrap();
+    flush().await;
+    let waiter = spawn_waiter(other, "lock");
+    until_queued(one, "lock", 1).await;
+    flush().await;
+    until_renewed(one, &guard, ttl).await;
+    flush().await;
+    assert!(is_busy(other, "lock").await);
+    flush().await;
+    release(guard).await;
+    flush().await;
+    release(until_granted(waiter).await).await;
+}
+
+/// Row 35: holders that are cut off, on clocks that run fast, do not believe in their leases for too long.
+pub(crate) async fn held_on_fast_clocks(near: &Locks, far: &Locks, cut_off: impl FnOnce()) {
+    let hold = async |name: &'static str| {
+        let held = soon("acquired", far.lock(name).ttl(ms(2500)).acquire()).await.unwrap();
+        let waiter = spawn_waiter(near, name);
+        until_queued(near, name, 1).await;
+        (held, waiter)
+    };
+    let held = join_all(["one", "two", "three"].map(hold)).await;
+    cut_off();
+    join_all(held.into_iter().map(async |(held, waiter)| {
+        let next = until_granted(waiter).await;
+        assert!(!held.is_held(), "held {:?} too long", held.remaining());
+        release(next).await;
+    }))
+    .await;
+}
+
+/// A live holder renews its lock, whatever expiry its keys were given meanwhile.
+pub(crate) async fn held_without_an_expiry(locks: &Locks, nodes: &[TestRedis], ttl: Duration) {
+    let held = acquire(locks, "lock").await;
+    let waiter = spawn_waiter(locks, "lock");
+    until_queued(locks, "lock", 1).await;
+    for _ in 0..3 {
+        for node in nodes {
+            redis_command(node, &["PERSIST", "lock:lock"]).await;
+            until("it has an end", async || {
+                redis_command(node, &["PTTL", "lock:lock"]).await != "-1"
+            })
+            .await;
+        }
+        until_renewed(locks, &held, ttl).await;
+    }
+    assert!(!waiter.is_finished(), "two hold it");
+    release(held).await;
+    release(until_granted(waiter).await).await;
+}
+
+/// Other libraries write random bytes.
+pub(crate) async fn a_value_that_is_not_text(locks: &Locks, nodes: &[TestRedis]) {
+    let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";
+    for node in nodes {
+        redis_command(node, &["EVAL", set, "1", "lock:lock"]).await;
+    }
+    let seen = locks.inspect("lock").await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+    let waiter = spawn_waiter(locks, "lock");
+    until_queued(locks, "lock", 1).await;
+    let removed = locks.evict("lock", &seen.holders[0].id).await;
+    assert!(removed.unwrap(), "it was there");
+    release(until_granted(waiter).await).await;
+}
