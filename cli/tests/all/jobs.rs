@@ -167,6 +167,12 @@ impl Server {
         self.0.take().expect("not yet waited for").wait_with_output().expect("it is ours")
     }
 
+    /// Waits until it has run or skipped the job, without a word.
+    async fn ends_silently(mut self) {
+        eventually("it runs or skips the job", || self.has_ended()).await;
+        assert_silent_success(&self.output());
+    }
+
     fn terminate(&self) {
         let cron = self.0.as_ref().expect("not yet waited for");
         let group = i32::try_from(cron.id()).ok().and_then(Pid::from_raw).expect("a process id");
@@ -206,9 +212,7 @@ async fn the_line_with_once_runs_once_a_day_whatever_the_clocks_show() {
     for day in 0..2 {
         for (server, ahead) in [(2, 3 * HOUR), (0, 0), (1, -40)] {
             let clock = Clock::before_three(day, ahead + 2);
-            let mut cron = servers.cron(server, line, &clock, ahead);
-            eventually("it runs or skips the job", || cron.has_ended()).await;
-            assert_silent_success(&cron.output());
+            servers.cron(server, line, &clock, ahead).ends_silently().await;
         }
         let ran = fs::read_to_string(servers.ran()).expect("it ran");
         assert_eq!(ran, "2\n".repeat(usize::try_from(day).expect("a day") + 1));
@@ -230,9 +234,10 @@ async fn a_clock_that_is_years_off_makes_no_run_of_the_others_be_repeated() {
                 fs::create_dir(servers.directory.path().join("locks")).expect("a directory");
             }
             for (server, ahead) in [(0, 0), (2, ahead), (1, 0), (2, ahead), (0, 0)] {
-                let mut cron = servers.cron(server, &line, &Clock::before_three(0, 0), ahead);
-                eventually("it runs or skips the job", || cron.has_ended()).await;
-                assert_silent_success(&cron.output());
+                servers
+                    .cron(server, &line, &Clock::before_three(0, 0), ahead)
+                    .ends_silently()
+                    .await;
             }
             assert_eq!(fs::read_to_string(servers.ran()).expect("it ran"), "0\n2\n");
         }
@@ -244,29 +249,10 @@ async fn the_line_with_once_runs_once_on_three_servers_that_ask_at_the_same_time
     let (line, _) = recipes();
     let (servers, clock) = (Servers::start().await, Clock::before_three(0, 2));
     let all: Vec<_> = (0..3).map(|server| servers.cron(server, line, &clock, 0)).collect();
-    for mut server in all {
-        eventually("it runs or skips the job", || server.has_ended()).await;
-        assert_silent_success(&server.output());
+    for server in all {
+        server.ends_silently().await;
     }
     assert_eq!(servers.runs(), 1);
-}
-
-/// What the option `--per` is for, and that the tests above can fail: here each server asks for a minute of
-/// its own.
-#[tokio::test]
-async fn without_a_period_the_line_with_once_runs_once_a_minute() {
-    let (line, _) = recipes();
-    let minutely = line.replace("--per 1d ", "").replace("0 3 ", "1 3 ");
-    assert_eq!(minutely.len() + "--per 1d ".len(), line.len());
-    let servers = Servers::start().await;
-    for (line, before, runs) in [(line.replace("--per 1d ", ""), 2, 1), (minutely, -58, 2)] {
-        for server in 0..2 {
-            let mut cron = servers.cron(server, &line, &Clock::before_three(0, before), 0);
-            eventually("it runs or skips the job", || cron.has_ended()).await;
-            assert_silent_success(&cron.output());
-        }
-        assert_eq!(servers.runs(), runs);
-    }
 }
 
 #[tokio::test]
@@ -292,23 +278,6 @@ async fn the_line_with_run_runs_once_on_three_servers_whose_clocks_differ_by_sec
         server.output();
     }
     assert_eq!(servers.runs(), 1);
-}
-
-/// What the option is for, and that the test above can fail. Here each server's clock is behind that of
-/// the one before by as long as a job takes there, however slow the machine is.
-#[tokio::test]
-async fn without_hold_at_least_the_line_with_run_runs_on_each_of_them() {
-    let (_, recipe) = recipes();
-    let line = recipe.replace("--hold-at-least 5m ", "");
-    assert_ne!(line, recipe);
-    let servers = Servers::start().await;
-    for server in 0..3 {
-        let mut cron = servers.cron(server, &line, &Clock::before_three(0, 2), 0);
-        eventually("the job is done", || cron.has_ended()).await;
-        let output = cron.output();
-        assert!(output.status.success(), "{output:?}");
-    }
-    assert_eq!(servers.runs(), 3);
 }
 
 #[test]

@@ -27,8 +27,8 @@ impl Installed {
         Installed { directory, path }
     }
 
-    fn lab_in(&self, directory: &TempDir, script: &str) {
-        symlink("/bin/sh", directory.path().join("fencelock-lab")).expect("a link");
+    fn lab_in(&self, directory: &Path, script: &str) {
+        symlink("/bin/sh", directory.join("fencelock-lab")).expect("a link");
         for command in COMMANDS {
             std::fs::write(self.directory.path().join(command), script).expect("a script");
         }
@@ -50,29 +50,26 @@ impl Installed {
 const ARGUMENTS: &str = "printf '%s|' \"$0\" \"$@\"; exit 7";
 
 #[test]
-fn the_lab_next_to_it_is_given_all_arguments_and_its_exit_code_is_kept() {
-    let installed = Installed::new();
-    installed.lab_in(&installed.directory, ARGUMENTS);
-    for command in COMMANDS {
-        let output = installed.output(&[command, "--help", "--", "a b", ""]);
-        assert_eq!(output.status.code(), Some(7), "{output:?}");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{command}|--help|--|a b||"));
+fn the_lab_next_to_it_or_on_path_is_given_all_arguments_and_its_exit_code_is_kept() {
+    for place in [
+        |it: &Installed| it.directory.path().to_owned(),
+        |it: &Installed| it.path.path().to_owned(),
+    ] {
+        let installed = Installed::new();
+        installed.lab_in(&place(&installed), ARGUMENTS);
+        for command in COMMANDS {
+            let output = installed.output(&[command, "--help", "--", "a b", ""]);
+            assert_eq!(output.status.code(), Some(7), "{output:?}");
+            let given = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert_eq!(given, format!("{command}|--help|--|a b||"));
+        }
     }
-}
-
-#[test]
-fn the_lab_on_path_is_found() {
-    let installed = Installed::new();
-    installed.lab_in(&installed.path, ARGUMENTS);
-    let output = installed.output(&["compare", "--quick"]);
-    assert_eq!(output.status.code(), Some(7), "{output:?}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "compare|--quick|");
 }
 
 #[test]
 fn the_lab_is_the_same_process_and_ends_by_its_own_signal() {
     let installed = Installed::new();
-    installed.lab_in(&installed.directory, "printf %s $$; kill -TERM $$");
+    installed.lab_in(installed.directory.path(), "printf %s $$; kill -TERM $$");
     let child = installed.command(&["torture"]).spawn().unwrap();
     let id = child.id();
     let output = child.wait_with_output().unwrap();
@@ -83,7 +80,9 @@ fn the_lab_is_the_same_process_and_ends_by_its_own_signal() {
 #[test]
 fn a_lab_that_is_not_installed_is_a_usage_error_that_says_how_to_get_it() {
     let installed = Installed::new();
+    let help = String::from_utf8(installed.output(&["--help"]).stdout).expect("text");
     for command in COMMANDS {
+        assert!(help.contains(command), "{command} is missing in {help}");
         let output = installed.output(&[command, "mem://"]);
         assert_eq!(output.status.code(), Some(64), "{output:?}");
         assert!(output.stdout.is_empty(), "{output:?}");
@@ -95,15 +94,5 @@ fn a_lab_that_is_not_installed_is_a_usage_error_that_says_how_to_get_it() {
         ] {
             assert!(said.contains(part), "{part} is missing in {said}");
         }
-    }
-}
-
-#[test]
-fn the_help_names_the_labs_commands() {
-    let installed = Installed::new();
-    let output = installed.output(&["--help"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    for command in COMMANDS {
-        assert!(said.contains(command), "{command} is missing in {said}");
     }
 }

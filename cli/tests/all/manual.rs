@@ -81,23 +81,6 @@ fn shells_accept_their_completions() {
 }
 
 #[test]
-fn bash_completes_commands_and_options() {
-    let script = printed(&["completions", "bash"]);
-    let asked = |words: &str, last: usize| {
-        let ask = format!(
-            "{script}\nCOMP_WORDS=({words})\nCOMP_CWORD={last}\n_fencelock fencelock \
-             \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
-             echo \"${{COMPREPLY[*]}}\"\n"
-        );
-        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("bash");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).expect("text").trim().to_owned()
-    };
-    assert_eq!(asked("fencelock sh", 1), "show");
-    assert_eq!(asked("fencelock break --reas", 2), "--reason");
-}
-
-#[test]
 fn readers_of_man_pages_have_no_complaints() {
     let directory = tempfile::tempdir().expect("a directory");
     // It is created.
@@ -136,21 +119,6 @@ fn one_page_is_printed_for_a_pager() {
         let output = fencelock(wrong);
         assert_eq!(output.status.code(), Some(78), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(says), "{output:?}");
-    }
-}
-
-#[test]
-fn a_misspelt_command_is_answered_with_the_one_that_was_meant() {
-    for (typed, meant) in
-        [("rnu", "run"), ("shwo", "show"), ("brake", "break"), ("completion", "completions")]
-    {
-        let output = fencelock(&[typed, "nightly"]);
-        assert_eq!(output.status.code(), Some(64), "{output:?}");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            said.contains("similar subcommand") && said.contains(&format!("'{meant}'")),
-            "{said}"
-        );
     }
 }
 

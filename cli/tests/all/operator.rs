@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Scratch, eventually};
+use crate::support::{Scratch, eventually, said};
 
 /// What a command printed, and its exit code.
 #[derive(Debug)]
@@ -23,13 +23,9 @@ struct Said {
 }
 
 impl Said {
-    fn of(output: Output) -> Said {
-        let text = |bytes| String::from_utf8(bytes).expect("text");
-        Said {
-            code: output.status.code().expect("it exits"),
-            printed: text(output.stdout),
-            error: text(output.stderr),
-        }
+    fn of(output: &Output) -> Said {
+        let (code, printed, error) = said(output);
+        Said { code, printed, error }
     }
 }
 
@@ -51,7 +47,7 @@ fn command(here: &Scratch, arguments: &[&str]) -> Command {
 }
 
 fn fencelock(here: &Scratch, arguments: &[&str]) -> Said {
-    Said::of(command(here, arguments).output().expect("it runs"))
+    Said::of(&command(here, arguments).output().expect("it runs"))
 }
 
 /// The lock `name` as `fencelock show --json` has it, after a check of its exit code.

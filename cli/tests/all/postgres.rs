@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use fencelock_testkit::servers::TestPostgres;
 
+use crate::support::said;
+
 /// A name that has to be quoted.
 const SCHEMA: &str = "our \"locks\"";
 const IN_URL: &str = "our%20%22locks%22";
@@ -18,13 +20,6 @@ fn fencelock(arguments: &[&str]) -> Output {
         command.env_remove(unset);
     }
     command.env("FENCELOCK_CONFIG", "/dev/null").output().expect("it runs")
-}
-
-/// Its exit code, output and complaints.
-fn said(output: &Output) -> (i32, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
-    let code = output.status.code().expect("it exits");
-    (code, text(&output.stdout), text(&output.stderr))
 }
 
 fn script() -> String {

@@ -1,11 +1,12 @@
 //! `fencelock redlock` as an operator sees it, on real servers: what it prints, and its exit codes.
 
-use std::process::Output;
 use std::time::{Duration, Instant};
 
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use serde_json::Value;
 use tokio::process::Command;
+
+use crate::support::said;
 
 /// A short delay, and a TTL that it covers.
 const SHORT: &str = "restart_delay=2s&clock_tolerance=500ms&ttl=500ms";
@@ -32,13 +33,7 @@ fn command(arguments: &[&str]) -> Command {
 
 /// Its exit code, output and complaints.
 async fn run(arguments: &[&str]) -> (i32, String, String) {
-    said(command(arguments).output().await.expect("it runs"))
-}
-
-fn said(output: Output) -> (i32, String, String) {
-    let code = output.status.code().expect("it exits");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (code, text(output.stdout), text(output.stderr))
+    said(&command(arguments).output().await.expect("it runs"))
 }
 
 #[tokio::test]
@@ -51,7 +46,7 @@ async fn a_set_is_declared_new_shown_and_replaced() {
     assert_eq!(printed.matches("has no incarnation record").count(), 3, "{printed}");
 
     let from_environment = command(&["init"]).env("FENCELOCK_URL", &old).output().await;
-    let (code, printed, error) = said(from_environment.expect("it runs"));
+    let (code, printed, error) = said(&from_environment.expect("it runs"));
     assert_eq!((code, &*printed, &*error), (0, "all nodes take part\n", ""));
     assert_eq!(run(&["init", &old]).await.0, 0, "again");
 
@@ -59,7 +54,7 @@ async fn a_set_is_declared_new_shown_and_replaced() {
     let guard = locks.lock("a").acquire().await.expect("granted");
     let from_environment =
         command(&["status", "--lock", "a"]).env("FENCELOCK_URL", &old).output().await;
-    let (code, printed, error) = said(from_environment.expect("it runs"));
+    let (code, printed, error) = said(&from_environment.expect("it runs"));
     assert_eq!((code, &*error), (0, ""), "{printed}");
     let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(lines.len(), 4, "{printed}");

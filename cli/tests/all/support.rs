@@ -17,6 +17,7 @@ use fencelock_testkit::servers::TestRedis;
 use rustix::process::{Pid, Signal};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// Longer than anything here takes on a busy machine.
@@ -73,9 +74,22 @@ impl Scratch {
         code.unwrap_or_else(|| panic!("{arguments:?} did not exit: {output:?}"))
     }
 
+    /// What it says before it exits with `code`.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let (exit, _, error) = said(&self.output(arguments));
+        assert_eq!(exit, code, "{arguments:?}: {error}");
+        error
+    }
+
     /// Starts a job.
     pub(crate) fn start<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Job {
         Job::start(&mut self.run(arguments))
+    }
+
+    /// A job whose command is a script.
+    pub(crate) fn bash(&self, options: &[&str], script: &str) -> Job {
+        self.start(&[options, &["job", "--", "bash", "-c", script]].concat())
     }
 
     /// A job that holds the lock `name` until its standard input ends.
@@ -99,10 +113,42 @@ impl Scratch {
         });
     }
 
+    /// How many wait for the lock `name` of a store.
+    pub(crate) fn waiters(&self, url: &str, name: &str) -> usize {
+        let show = self.command("show", &["-u", url, name, "--json"]).output().expect("it runs");
+        let seen: Value = serde_json::from_slice(&show.stdout).expect("JSON");
+        seen["waiters"].as_array().expect("a list").len()
+    }
+
+    pub(crate) fn until_waiting(&self, url: &str, name: &str, waiters: usize) {
+        eventually("others wait", || self.waiters(url, name) == waiters);
+    }
+
+    /// A job in a process namespace of its own, with its `/proc`; `None` where this system allows none.
+    pub(crate) fn in_container(&self, arguments: &[&str]) -> Option<Job> {
+        const CONTAINER: [&str; 6] =
+            ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
+        let tried = Command::new("unshare").args(CONTAINER).arg("true").status();
+        if !tried.is_ok_and(|end| end.success()) {
+            eprintln!("NOT TESTED: this system allows no process namespaces");
+            return None;
+        }
+        let run = self.run(arguments);
+        let mut container = Command::new("unshare");
+        container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
+        Some(Job::start(container.env("FENCELOCK_URL", self.url())))
+    }
+
     /// Another client of this store.
     pub(crate) async fn connect(&self) -> fencelock::Locks {
         fencelock::connect(&self.url()).await.expect("the store is there")
     }
+}
+
+/// The exit code, what was printed, and what was said.
+pub(crate) fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    (output.status.code().expect("it exits"), text(&output.stdout), text(&output.stderr))
 }
 
 /// A store whose locks end with their leases, for all processes that know its URL.
@@ -314,6 +360,23 @@ impl Shell {
                 Err(_) => panic!("no {text:?} on the screen, but: {:?}", self.seen),
             }
         }
+    }
+
+    /// Waits until `text` is on the screen, and then the prompt; returns what came between them.
+    pub(crate) fn answers(&mut self, text: &str) -> String {
+        self.expect(text);
+        self.expect("READY> ")
+    }
+
+    /// Types a line, and waits for its answer.
+    pub(crate) fn asked(&mut self, line: &str, answer: &str) {
+        self.line(line);
+        self.answers(answer);
+    }
+
+    /// Checks the exit code of the last line.
+    pub(crate) fn exited(&mut self, code: i32) {
+        self.asked("echo co''de:$?", &format!("code:{code}\r\n"));
     }
 }
 

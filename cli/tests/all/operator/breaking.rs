@@ -80,11 +80,8 @@ fn on_a_terminal_it_asks_and_only_a_yes_breaks() {
         let question = shell.expect("? [y/N] ");
         assert!(question.contains(&label), "{question}");
         shell.line(no);
-        shell.expect("nothing was changed");
-        shell.expect("READY> ");
-        shell.line("echo co''de:$?");
-        shell.expect("code:1\r\n");
-        shell.expect("READY> ");
+        shell.answers("nothing was changed");
+        shell.exited(1);
     }
     until(&here, &url, "job", 1, 0);
     shell.line("fencelock break job --reason 'it ha''ngs'");
@@ -109,10 +106,8 @@ fn a_holder_that_came_after_the_question_keeps_the_lock() {
     let before = until(&here, &url, "job", 1, 0);
     shell.line("y");
     shell.expect("is gone from \"job\" on ");
-    shell.expect("nothing was changed");
-    shell.expect("READY> ");
-    shell.line("echo co''de:$?");
-    shell.expect("code:1\r\n");
+    shell.answers("nothing was changed");
+    shell.exited(1);
     assert_eq!(id(&seen(&here, &url, "job")["holders"][0]), id(&before["holders"][0]));
     next.hang_up();
     assert_eq!(next.code(), 0, "its job was not disturbed");

@@ -42,16 +42,6 @@ async fn on_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_redis_sentinel() {
-    is_shown_and_broken(Kind::RedisSentinel, &["--ttl", "10m"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn on_redis_cluster() {
-    is_shown_and_broken(Kind::RedisCluster, &["--ttl", "10m"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn on_redlock() {
     is_shown_and_broken(Kind::Redlock3, &[]).await;
 }

@@ -3,7 +3,7 @@
 use fencelock_testkit::servers::{TestPostgres, TestRedis};
 use serde_json::Value;
 
-use super::{Said, command, fencelock};
+use super::{command, fencelock};
 use crate::support::{Job, Scratch};
 
 /// A candidate that leads until its standard input ends.
@@ -73,17 +73,6 @@ fn no_words_can_move_the_cursor_of_a_terminal() {
     assert_eq!(said.printed, format!("{term} a b [2Jc\n"));
 }
 
-#[test]
-fn a_watch_ends_with_its_reader() {
-    let here = Scratch::new();
-    let mut watch = command(&here, &["leader", "--watch", "scheduler"]);
-    let watch = watch.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let mut watch = watch.spawn().expect("it runs");
-    drop(watch.stdout.take());
-    let said = Said::of(watch.wait_with_output().expect("it ends"));
-    assert_eq!((said.code, &*said.error), (0, ""), "{said:?}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_store_is_one_message_and_no_change() {
     let here = Scratch::new();
@@ -103,12 +92,4 @@ async fn a_silent_store_is_one_message_and_no_change() {
     watch.end();
     let said = watch.complaints();
     assert_eq!(said.lines().count(), 1, "{said}");
-}
-
-#[test]
-fn wrong_stores_and_names_are_told() {
-    let here = Scratch::new();
-    assert_eq!(fencelock(&here, &["leader", "-u", "mem://", "scheduler"]).code, 78);
-    assert_eq!(fencelock(&here, &["leader", ""]).code, 64);
-    assert_eq!(fencelock(&here, &["leader"]).code, 64);
 }

@@ -12,9 +12,11 @@ use crate::support::Scratch;
 #[test]
 fn a_store_of_one_process_is_refused() {
     let here = Scratch::new();
-    for arguments in
-        [&["show", "-u", "mem://", "job"][..], &["break", "-u", "mem://", "job", "--reason", "x"]]
-    {
+    for arguments in [
+        &["show", "-u", "mem://", "job"][..],
+        &["break", "-u", "mem://", "job", "--reason", "x"],
+        &["leader", "-u", "mem://", "job"],
+    ] {
         let said = fencelock(&here, arguments);
         assert_eq!(
             (said.code, &*said.printed, said.error.lines().count()),
@@ -27,18 +29,6 @@ fn a_store_of_one_process_is_refused() {
 }
 
 #[test]
-fn the_store_is_the_one_that_run_uses() {
-    let here = Scratch::new();
-    let mut job = here.hold(&[], "job");
-    let said = fencelock(&here, &["show", "job"]);
-    assert_eq!(said.code, 0, "{said:?}");
-    assert!(said.printed.starts_with(&format!("\"job\" on {}: held\n", here.url())), "{said:?}");
-    job.hang_up();
-    assert_eq!(job.code(), 0);
-    assert_eq!(fencelock(&here, &["show", "job"]).code, 1);
-}
-
-#[test]
 fn the_store_comes_from_the_files_that_run_reads() {
     let here = Scratch::new();
     let mut job = here.hold(&[], "job");
@@ -48,7 +38,7 @@ fn the_store_comes_from_the_files_that_run_reads() {
     let show = |variable: (&str, &str), arguments: &[&str]| {
         let mut command = command(&here, arguments);
         command.env_remove("FENCELOCK_URL").env(variable.0, variable.1);
-        Said::of(command.output().expect("it runs"))
+        Said::of(&command.output().expect("it runs"))
     };
     let held = format!("\"job\" on {}: held\n", here.url());
     for said in [
@@ -88,8 +78,8 @@ fn readers_and_permits_are_told_apart() {
 fn an_impossible_name_is_a_usage_error() {
     let here = Scratch::new();
     let long = "x".repeat(513);
-    for name in ["", &*long] {
-        let said = fencelock(&here, &["show", name]);
+    for arguments in [["show", ""], ["show", &long], ["leader", ""]] {
+        let said = fencelock(&here, &arguments);
         assert_eq!(said.code, 64, "{said:?}");
         assert!(said.error.contains("1 to 512 bytes"), "{said:?}");
     }
@@ -111,14 +101,14 @@ fn a_store_that_does_not_answer_is_69() {
 fn a_reader_that_has_seen_enough_is_not_an_error() {
     let here = Scratch::new();
     let _held = here.hold(&[], "job");
-    let mut child = command(&here, &["show", "job"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    drop(child.stdout.take());
-    let said = Said::of(child.wait_with_output().expect("it ends"));
-    assert_eq!((said.code, &*said.error), (0, ""), "{said:?}");
+    for arguments in [&["show", "job"][..], &["leader", "--watch", "scheduler"]] {
+        let mut command = command(&here, arguments);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        drop(child.stdout.take());
+        let said = Said::of(&child.wait_with_output().expect("it ends"));
+        assert_eq!((said.code, &*said.error), (0, ""), "{said:?}");
+    }
 }
 
 /// Such a key without a TTL keeps the lock busy for ever.
@@ -158,7 +148,7 @@ async fn no_password_is_ever_shown() {
         &["show", "--help"],
     ] {
         let mut command = command(&here, arguments);
-        let said = Said::of(command.env("FENCELOCK_URL", &url).output().expect("it runs"));
+        let said = Said::of(&command.env("FENCELOCK_URL", &url).output().expect("it runs"));
         assert!(!said.printed.contains(PASSWORD) && !said.error.contains(PASSWORD), "{said:?}");
     }
 }

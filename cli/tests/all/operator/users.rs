@@ -22,19 +22,24 @@ fn program(here: &Scratch) -> PathBuf {
     copy
 }
 
-#[test]
-fn another_user_s_lock_is_shown_and_broken() {
+/// A store whose directory other users can enter, and the program for them; `None` if this is not root.
+fn shared() -> Option<(Scratch, PathBuf)> {
     if !rustix::process::getuid().is_root() {
         eprintln!("NOT TESTED: only root can be several users");
-        return;
+        return None;
     }
     let here = Scratch::new();
+    fs::set_permissions(here.path(""), Permissions::from_mode(0o755)).expect("open");
+    let program = program(&here);
+    Some((here, program))
+}
+
+#[test]
+fn another_user_s_lock_is_shown_and_broken() {
+    let Some((here, program)) = shared() else { return };
     let shared = here.path("locks");
     fs::create_dir(&shared).expect("a directory");
     fs::set_permissions(&shared, Permissions::from_mode(0o1777)).expect("everybody's");
-    let top = shared.parent().expect("a directory");
-    fs::set_permissions(top, Permissions::from_mode(0o755)).expect("open");
-    let program = program(&here);
     let as_user = |user: u32, arguments: &[&str]| {
         let mut command = Command::new(&program);
         command.args(arguments).env_clear().env("PATH", "/usr/bin:/bin");
@@ -42,7 +47,7 @@ fn another_user_s_lock_is_shown_and_broken() {
         command
     };
     let said = |user: u32, arguments: &[&str]| {
-        Said::of(as_user(user, arguments).output().expect("it runs"))
+        Said::of(&as_user(user, arguments).output().expect("it runs"))
     };
     let alices_job = || {
         Job::start(&mut as_user(ALICE, &["run", "job", "--", "sh", "-c", "echo held; exec cat"]))
@@ -64,18 +69,11 @@ fn another_user_s_lock_is_shown_and_broken() {
 
 #[test]
 fn a_user_without_access_is_told_what_is_missing() {
-    if !rustix::process::getuid().is_root() {
-        eprintln!("NOT TESTED: only root can be several users");
-        return;
-    }
-    let here = Scratch::new();
+    let Some((here, program)) = shared() else { return };
     let _job = here.hold(&[], "job");
-    let top = here.path("locks").parent().expect("a directory").to_owned();
-    fs::set_permissions(top, Permissions::from_mode(0o755)).expect("open");
-    let program = program(&here);
     let mut command = Command::new(&program);
     command.args(["show", "job", "--url", &here.url()]).current_dir("/").uid(ALICE).gid(ALICE);
-    let said = Said::of(command.output().expect("it runs"));
+    let said = Said::of(&command.output().expect("it runs"));
     assert_eq!((said.code, &*said.printed), (78, ""), "not as if it were free: {said:?}");
     assert!(said.error.contains("permission denied") || said.error.contains("Permission denied"));
 }

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 
-use crate::support::Scratch;
+use crate::support::{Scratch, said};
 
 /// `fencelock run` as cron calls it: no variable of this command is set, and the user's files are in
 /// the scratch directory.
@@ -21,10 +21,8 @@ fn as_from_cron(here: &Scratch, arguments: &[&str]) -> Command {
     run
 }
 
-fn output(mut command: Command) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = command.output().expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (status.code(), text(stdout), text(stderr))
+fn output(mut command: Command) -> (i32, String, String) {
+    said(&command.output().expect("it runs"))
 }
 
 /// Whether this machine has no configuration of its own, which these tests would read.
@@ -43,14 +41,14 @@ fn without_a_url_the_reach_of_the_default_is_told() {
     }
     let here = Scratch::new();
     let (code, stdout, said) = output(as_from_cron(&here, &["job", "--", "echo", "ran"]));
-    assert_eq!((code, &*stdout), (Some(0), "ran\n"), "{said}");
+    assert_eq!((code, &*stdout), (0, "ran\n"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains("excludes only this user's jobs on this machine (file://)"), "{said}");
     assert!(said.contains("FENCELOCK_URL"), "{said}");
     for options in [&["-q"][..], &["--reach", "machine"]] {
         let (code, _, said) =
             output(as_from_cron(&here, &[options, &["job", "--", "true"]].concat()));
-        assert_eq!((code, &*said), (Some(0), ""), "{options:?}");
+        assert_eq!((code, &*said), (0, ""), "{options:?}");
     }
 }
 
@@ -58,9 +56,8 @@ fn without_a_url_the_reach_of_the_default_is_told() {
 fn a_store_that_excludes_too_little_is_refused() {
     let here = Scratch::new();
     let refused = |command: &mut Command, code: i32, says: &[&str]| {
-        let output = command.output().expect("it runs");
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(code), "{said}");
+        let (exit, _, said) = said(&command.output().expect("it runs"));
+        assert_eq!(exit, code, "{said}");
         assert!(says.iter().all(|says| said.contains(says)), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(!here.path("ran").exists(), "{said}");
@@ -108,7 +105,7 @@ fn what_is_wrong_with_the_settings_is_told() {
             run.env(variable, value);
             run
         });
-        assert_eq!(code, Some(78), "{variable}: {said}");
+        assert_eq!(code, 78, "{variable}: {said}");
         assert!(said.contains(says), "{said}");
         assert!(!said.contains("hunter2"), "{said}");
     }
@@ -148,7 +145,7 @@ async fn a_password_in_a_file_is_not_seen_and_a_nested_run_finds_the_store() {
     };
     let check = |way: &str, command: Command| {
         let (code, stdout, said) = output(command);
-        assert_eq!(code, Some(0), "{way}: {said}");
+        assert_eq!(code, 0, "{way}: {said}");
         assert!(!stdout.contains("correcthorse"), "{way}: {stdout}");
         assert!(stdout.contains("FENCELOCK_STORE=redis://:***@127.0.0.1:"), "{way}: {stdout}");
         assert!(stdout.ends_with("nested: 75\n"), "{way}: {stdout} {said}");
@@ -195,8 +192,8 @@ async fn a_password_that_others_can_read_is_warned_of() {
         output(here.run(&all))
     };
     let (code, _, said) = run(&[]);
-    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(code, 0, "{said}");
     assert!(said.starts_with("fencelock: warning: all users of this machine can read"), "{said}");
     assert!(said.contains("chmod o-r ") && !said.contains("correcthorse"), "{said}");
-    assert_eq!(run(&["--quiet"]), (Some(0), String::new(), String::new()));
+    assert_eq!(run(&["--quiet"]), (0, String::new(), String::new()));
 }

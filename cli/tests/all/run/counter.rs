@@ -3,7 +3,7 @@
 //! The full size, with its figures:
 //! `cargo test --release -p fencelock-cli --test all -- --ignored --nocapture counter`
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,53 +13,14 @@ use rustix::process::Signal;
 use crate::support::{Scratch, pid};
 
 #[test]
-fn twenty_processes_lose_no_increment() {
-    count(20, 5);
-}
-
-#[test]
 fn kills_lose_no_increment_and_no_time() {
     count_under_fire(12, 10, Duration::from_millis(150));
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn two_hundred_processes_lose_no_increment() {
-    count(200, 50);
-}
-
-#[test]
-#[ignore = "takes minutes"]
 fn two_hundred_processes_under_fire() {
     count_under_fire(200, 50, Duration::from_millis(100));
-}
-
-/// Reads, adds, writes: an update is lost if two processes do so at the same time.
-const ADD: &str = "read n < counter; echo $((n + 1)) > counter";
-
-fn count(processes: u64, times: u64) {
-    let here = Scratch::new();
-    std::fs::write(here.path("counter"), "0\n").expect("it works");
-    let start = Instant::now();
-    let script = format!(
-        "i=0; while [ $i -lt {times} ]; do \"$0\" run counter -c '{ADD}' || exit 1; i=$((i + 1)); done"
-    );
-    let mut all: Vec<_> =
-        (0..processes).map(|_| shell(&here, &script).spawn().expect("it works")).collect();
-    for process in &mut all {
-        assert!(process.wait().expect("it works").success());
-    }
-    let total = std::fs::read_to_string(here.path("counter")).expect("it works");
-    assert_eq!(total.trim().parse(), Ok(processes * times));
-    println!("{processes} processes x {times}: {} in {:.1?}", total.trim(), start.elapsed());
-}
-
-fn shell(here: &Scratch, script: &str) -> Command {
-    let run = here.run::<&str>(&[]);
-    let mut shell = Command::new("sh");
-    shell.arg("-c").arg(script).arg(run.get_program()).current_dir(here.path(""));
-    shell.env("FENCELOCK_URL", here.url()).env_remove("FENCELOCK_HELD").stdin(Stdio::null());
-    shell
 }
 
 /// The counter is the last line of a log, and adding is appending, which a kill cannot halve. Two

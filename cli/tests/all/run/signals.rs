@@ -43,28 +43,13 @@ fn end_the_wait_and_leave_nothing_in_the_queue() {
     for (signal, code, name) in FORWARDED {
         let mut holder = here.hold(&[], "job");
         let mut waiter = here.start(&["job", "--", "echo", "granted"]);
-        wait_for_waiter(&here);
+        here.until_waiting(&here.url(), "job", 1);
         waiter.send(signal);
         assert_eq!(waiter.code(), code, "{name}");
-        assert_eq!(waiters(&here), 0, "{name}");
+        assert_eq!(here.waiters(&here.url(), "job"), 0, "{name}");
         holder.hang_up();
         assert_eq!(holder.code(), 0);
     }
-}
-
-fn waiters(here: &Scratch) -> usize {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it works");
-    runtime.block_on(async {
-        let locks = here.connect().await;
-        let snapshot = locks.inspect("job").await.expect("it works");
-        locks.close().await.expect("it works");
-        snapshot.waiters.len()
-    })
-}
-
-fn wait_for_waiter(here: &Scratch) {
-    eventually("it waits", || waiters(here) == 1);
 }
 
 #[test]
@@ -100,25 +85,16 @@ fn that_were_ignored_stay_ignored() {
 /// outside, and have no number inside.
 #[test]
 fn end_a_wait_whose_session_has_no_number_here() {
-    const CONTAINER: [&str; 6] =
-        ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    if !Command::new("unshare").args(CONTAINER).arg("true").status().is_ok_and(|end| end.success())
-    {
-        eprintln!("NOT TESTED: this system allows no process namespaces");
-        return;
-    }
     let here = Scratch::new();
     let _holder = here.hold(&[], "job");
     for (signal, code, name) in FORWARDED {
-        let run = here.run(&["job", "--", "echo", "granted"]);
-        let mut container = Command::new("unshare");
-        container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
-        let mut waiter = Job::start(container.env("FENCELOCK_URL", here.url()));
-        wait_for_waiter(&here);
+        let waiter = here.in_container(&["job", "--", "echo", "granted"]);
+        let Some(mut waiter) = waiter else { return };
+        here.until_waiting(&here.url(), "job", 1);
         let inside = crate::support::children(waiter.pid());
         rustix::process::kill_process(inside[0], signal).unwrap();
         assert_eq!(waiter.code(), code, "{name}");
-        assert_eq!(waiters(&here), 0, "{name}");
+        assert_eq!(here.waiters(&here.url(), "job"), 0, "{name}");
     }
 }
 
@@ -169,18 +145,6 @@ fn that_are_messages_reach_only_the_command_and_end_no_process() {
     assert_eq!(job.line(), "got WINCH");
     job.hang_up();
     assert_eq!(job.code(), 7);
-}
-
-#[test]
-fn that_end_a_program_by_default_leave_the_watchdog_at_work() {
-    let here = Scratch::new();
-    let mut job = here.hold(&[], "job");
-    let [watchdog] = crate::support::children(job.pid())[..] else { panic!("one child") };
-    for signal in [Signal::USR1, Signal::ALARM, Signal::TSTP, Signal::TTIN, Signal::WINCH] {
-        rustix::process::kill_process(watchdog, signal).unwrap();
-    }
-    job.hang_up();
-    assert_eq!(job.code(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,6 +9,7 @@ use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestZooKeeper};
 
 use rustix::process::Signal;
 
+use super::loss::LISTENS;
 use crate::support::{Job, Scratch, children, eventually, redis};
 
 /// Much longer than any wait here takes, much shorter than the wrong wait.
@@ -226,8 +227,6 @@ async fn a_blocked_standard_error_does_not_keep_a_loss_from_the_command() {
     assert_eq!(job.line(), "term");
     assert_eq!(job.code(), 79);
 }
-
-const LISTENS: &str = "trap 'echo term; exit 0' TERM; echo up; while :; do read -t 1 x; done";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_on_the_command_line_does_not_reach_the_command() {

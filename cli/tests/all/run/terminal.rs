@@ -8,13 +8,9 @@ fn the_command_reads_the_terminal() {
     let here = Scratch::new();
     let mut shell = Shell::start(&here);
     shell.line("fencelock run job -- sh -c 'read x; echo got:$x'");
-    shell.line("keys");
-    shell.expect("got:keys");
-    shell.expect("READY> ");
+    shell.asked("keys", "got:keys");
     shell.line("read y; echo again:$y");
-    shell.line("mine");
-    shell.expect("again:mine");
-    shell.expect("READY> ");
+    shell.asked("mine", "again:mine");
 }
 
 #[test]
@@ -22,17 +18,13 @@ fn in_a_pipeline_it_gets_the_terminal_when_it_asks() {
     let here = Scratch::new();
     let mut shell = Shell::start(&here);
     shell.line("fencelock run job -- sh -c 'read x; echo got:$x' | cat");
-    shell.line("keys");
-    shell.expect("got:keys");
-    shell.expect("READY> ");
+    shell.asked("keys", "got:keys");
     // And leaves it to the reader of keys at the pipeline's end, if it does not ask.
     shell.line(
         "fencelock run job -- sh -c 'echo a''live; sleep 0.2' | (cat; read z </dev/tty; echo tail:$z)",
     );
     shell.expect("alive");
-    shell.line("keys");
-    shell.expect("tail:keys");
-    shell.expect("READY> ");
+    shell.asked("keys", "tail:keys");
 }
 
 #[test]
@@ -46,12 +38,8 @@ fn ctrl_c_ends_the_command_and_the_script_that_called() {
         shell.expect("up\r\n");
         shell.keys("\x03");
         shell.expect("READY> ");
-        shell.line("echo co''de:$?");
-        shell.expect("code:130");
-        shell.expect("READY> ");
-        shell.line("fencelock run -n job -- echo fr''ee");
-        shell.expect("free");
-        shell.expect("READY> ");
+        shell.exited(130);
+        shell.asked("fencelock run -n job -- echo fr''ee", "free");
     }
     std::fs::write(
         here.path("script"),
@@ -74,8 +62,7 @@ fn ctrl_c_ends_the_wait() {
     shell.expect("waiting for");
     shell.keys("\x03");
     shell.expect("READY> ");
-    shell.line("echo co''de:$?");
-    shell.expect("code:130");
+    shell.exited(130);
 }
 
 #[test]
@@ -90,19 +77,14 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
         shell.line("first");
         shell.expect("up\r\n");
         shell.keys("\x1a");
-        shell.expect("Stopped");
-        shell.expect("READY> ");
+        shell.answers("Stopped");
         assert_eq!(here.code(&["-n", "job", "--", "true"]), 75, "still held");
         // The terminal is the shell's meanwhile.
         shell.line("read y; echo shell:$y");
-        shell.line("mine");
-        shell.expect("shell:mine");
-        shell.expect("READY> ");
+        shell.asked("mine", "shell:mine");
         shell.line("fg");
         shell.expect("fencelock run");
-        shell.line("keys");
-        shell.expect("got:keys");
-        shell.expect("READY> ");
+        shell.asked("keys", "got:keys");
     }
 }
 
@@ -113,14 +95,10 @@ fn in_the_background_it_stops_when_it_reads_and_continues_in_the_foreground() {
     shell.line("fencelock run job -- sh -c 'read x; echo got:$x' &");
     shell.expect("READY> ");
     // Its end of stopping is printed with a later prompt.
-    shell.line("wait %1");
-    shell.expect("Stopped");
-    shell.expect("READY> ");
+    shell.asked("wait %1", "Stopped");
     shell.line("fg");
     shell.expect("fencelock run");
-    shell.line("keys");
-    shell.expect("got:keys");
-    shell.expect("READY> ");
+    shell.asked("keys", "got:keys");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,14 +114,12 @@ async fn a_job_stopped_for_longer_than_its_lease_does_not_continue() {
     shell.line("first");
     shell.expect("up\r\n");
     shell.keys("\x1a");
-    shell.expect("Stopped");
-    shell.expect("READY> ");
+    shell.answers("Stopped");
     shell.line("sleep 1.1; fg");
     let between = shell.expect("lock lost");
     assert!(!between.contains("continues"), "{between}");
     shell.expect("READY> ");
-    shell.line("echo co''de:$?");
-    shell.expect("code:79");
+    shell.exited(79);
 }
 
 #[test]
@@ -158,8 +134,7 @@ fn a_waiter_says_who_holds_the_lock() {
     held.hang_up();
     // The line is taken away first.
     shell.expect("\x1b[2K");
-    shell.expect("granted");
-    shell.expect("READY> ");
+    shell.answers("granted");
 }
 
 #[test]

@@ -18,19 +18,6 @@ const FAMILY: [&str; 5] = [
 ];
 
 #[test]
-fn a_killed_wrapper_takes_the_whole_group() {
-    let here = Scratch::new();
-    for _ in 0..5 {
-        let mut job = here.start(&FAMILY);
-        assert_eq!(job.line(), "up");
-        job.send(Signal::KILL);
-        job.end();
-        assert_eq!(job.silence(), [""; 0]);
-        assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "and the lock is free");
-    }
-}
-
-#[test]
 fn a_wrapper_killed_at_any_moment_leaves_no_process() {
     let here = Scratch::new();
     let seed = rand::random();
@@ -76,11 +63,13 @@ fn a_killed_watchdog_ends_the_command() {
 }
 
 #[test]
-fn the_watchdog_ignores_polite_signals_and_ends_with_the_command() {
+fn the_watchdog_ignores_signals_that_end_others_and_ends_with_the_command() {
     let here = Scratch::new();
     let mut job = here.hold(&[], "job");
     let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+    let polite = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+    let others = [Signal::USR1, Signal::ALARM, Signal::TSTP, Signal::TTIN, Signal::WINCH];
+    for signal in polite.into_iter().chain(others) {
         rustix::process::kill_process(watchdog, signal).unwrap();
     }
     job.hang_up();
@@ -92,17 +81,8 @@ fn the_watchdog_ignores_polite_signals_and_ends_with_the_command() {
 async fn a_stopped_wrapper_does_not_outlive_its_lease() {
     let here = Scratch::new();
     let server = redis().await;
-    let mut job = here.start(&[
-        "--url",
-        &server.url(),
-        "--ttl",
-        "500ms",
-        "job",
-        "--",
-        "sh",
-        "-c",
-        "echo $$; sleep 1000; :",
-    ]);
+    let options = ["--url", &server.url(), "--ttl", "500ms"];
+    let mut job = here.bash(&options, "echo $$; sleep 1000; :");
     let command = pid(&job.line());
     job.send(Signal::STOP);
     // Unreaped, but dead, although the wrapper does nothing.
@@ -125,12 +105,9 @@ fn a_stopped_wrapper_of_the_file_store_keeps_its_lock() {
 
 #[test]
 fn the_command_itself_keeps_the_lock_of_the_file_store() {
-    keeps_the_lock("");
-}
-
-#[test]
-fn the_command_itself_keeps_the_lock_where_others_take_turns() {
-    keeps_the_lock("?local_handoffs=8");
+    for parameters in ["", "?local_handoffs=8"] {
+        keeps_the_lock(parameters);
+    }
 }
 
 fn keeps_the_lock(parameters: &str) {
