@@ -24,6 +24,20 @@ fn held(worker: u64, how: How, token: u64, from: u64, until: u64) -> Vec<Event> 
     ]
 }
 
+/// Claim 1 of worker 1, which nothing ends but its validity.
+fn granted(invoked: u64, at: u64, token: u64, valid_until: u64) -> Vec<Event> {
+    vec![
+        event(invoked, 1, 1, What::Invoked { how: X }),
+        event(at, 1, 1, What::Granted { token, valid_until }),
+    ]
+}
+
+/// The same, queued at 2.
+fn queued(mut granted: Vec<Event>) -> Vec<Event> {
+    granted.insert(1, event(2, 1, 1, What::Queued));
+    granted
+}
+
 const X: How = How::Exclusive;
 
 fn permits(n: u32, limit: u32) -> How {
@@ -77,13 +91,9 @@ fn too_many_permits_are_found() {
 #[test]
 fn a_claim_ends_with_its_validity_or_its_loss() {
     let until = |what| {
-        vec![
-            event(10, 1, 1, What::Invoked { how: X }),
-            event(10, 1, 1, What::Granted { token: 1, valid_until: 15 }),
-            event(12, 1, 1, what),
-            event(40, 1, 1, What::ReleaseInvoked),
-            event(41, 1, 1, What::NotHeld),
-        ]
+        let late = [(12, what), (40, What::ReleaseInvoked), (41, What::NotHeld)];
+        let late = late.map(|(at, what)| event(at, 1, 1, what));
+        [granted(10, 10, 1, 15), late.to_vec()].concat()
     };
     let next = held(2, X, 2, 20, 30);
     assert_eq!(judge(&[until(What::Valid { until: 20 }), next.clone()]), []);
@@ -95,10 +105,7 @@ fn a_claim_ends_with_its_validity_or_its_loss() {
 /// A kill leaves a grant without an end: believed in until its validity's.
 #[test]
 fn an_open_claim_lasts_for_its_validity() {
-    let open = vec![
-        event(10, 1, 1, What::Invoked { how: X }),
-        event(11, 1, 1, What::Granted { token: 1, valid_until: 20 }),
-    ];
+    let open = granted(10, 11, 1, 20);
     assert_eq!(judge(&[open.clone(), held(2, X, 2, 20, 30)]), []);
     assert_eq!(judge(&[open, held(2, X, 2, 19, 30)]).len(), 1);
 }
@@ -106,10 +113,7 @@ fn an_open_claim_lasts_for_its_validity() {
 /// Where validity has no end, only the kill ends the belief of a killed process.
 #[test]
 fn a_killed_process_holds_nothing() {
-    let mut open = vec![
-        event(10, 1, 1, What::Invoked { how: X }),
-        event(11, 1, 1, What::Granted { token: 1, valid_until: u64::MAX }),
-    ];
+    let mut open = granted(10, 11, 1, u64::MAX);
     assert_eq!(judge(&[open.clone(), held(2, X, 2, 20, 30)]).len(), 1);
     killed(&mut open, 19);
     assert_eq!(judge(&[open, held(2, X, 2, 20, 30)]), []);
@@ -118,11 +122,8 @@ fn a_killed_process_holds_nothing() {
 /// The signal is not there the moment it is sent.
 #[test]
 fn a_process_that_writes_after_it_was_to_be_killed_was_alive_until_then() {
-    let mut open = vec![
-        event(10, 1, 1, What::Invoked { how: X }),
-        event(11, 1, 1, What::Granted { token: 1, valid_until: u64::MAX }),
-        event(18, 1, 1, What::Valid { until: u64::MAX }),
-    ];
+    let mut open = granted(10, 11, 1, u64::MAX);
+    open.push(event(18, 1, 1, What::Valid { until: u64::MAX }));
     killed(&mut open, 15);
     assert_eq!(judge(&[open.clone(), held(2, X, 2, 17, 30)]).len(), 1, "it believed at 18");
     assert_eq!(judge(&[open, held(2, X, 2, 19, 30)]), []);
@@ -148,13 +149,7 @@ fn tokens_that_do_not_rise_are_found() {
 #[test]
 fn a_hold_that_ended_before_it_was_reported_counts_from_its_end() {
     let rules = Rules { arrival_order: true, ..Rules::default() };
-    let reported_late = |token, ended| {
-        vec![
-            event(1, 1, 1, What::Invoked { how: X }),
-            event(2, 1, 1, What::Queued),
-            event(30, 1, 1, What::Granted { token, valid_until: ended }),
-        ]
-    };
+    let reported_late = |token, ended| queued(granted(1, 30, token, ended));
     let others = held(2, X, 7, 10, 20);
     assert_eq!(check([reported_late(5, 9), others.clone()].concat(), rules), []);
     let found = check([reported_late(5, 21), others.clone()].concat(), Rules::default());
@@ -196,13 +191,7 @@ fn a_free_lock_that_is_never_granted_is_found() {
 #[test]
 fn overtaking_is_found() {
     let rules = Rules { arrival_order: true, ..Rules::default() };
-    let early = |granted| {
-        vec![
-            event(1, 1, 1, What::Invoked { how: X }),
-            event(2, 1, 1, What::Queued),
-            event(granted, 1, 1, What::Granted { token: 9, valid_until: granted + 1 }),
-        ]
-    };
+    let early = |at| queued(granted(1, at, 9, at + 1));
     assert_eq!(check([early(5), held(2, X, 10, 7, 8)].concat(), rules), []);
     let found = check([early(20), held(2, X, 3, 7, 8)].concat(), rules);
     assert!(matches!(found[..], [Violation::OutOfOrder { tokens: (9, 3), .. }]), "{found:?}");
@@ -211,11 +200,7 @@ fn overtaking_is_found() {
 #[test]
 fn a_much_later_request_that_was_granted_first_is_found() {
     let rules = Rules { asked_later: Some(Duration::from_nanos(5)), ..Rules::default() };
-    let early = vec![
-        event(1, 1, 1, What::Invoked { how: X }),
-        event(20, 1, 1, What::Granted { token: 9, valid_until: 21 }),
-    ];
-    let asked = |at| [early.clone(), held(2, X, 3, at, at + 1)].concat();
+    let asked = |at| [granted(1, 20, 9, 21), held(2, X, 3, at, at + 1)].concat();
     assert_eq!(check(asked(6), rules), [], "it may have been on its way for longer");
     let found = check(asked(7), rules);
     assert!(matches!(found[..], [Violation::OutOfOrder { tokens: (9, 3), .. }]), "{found:?}");
@@ -225,13 +210,7 @@ fn a_much_later_request_that_was_granted_first_is_found() {
 #[test]
 fn where_overlaps_are_admitted_only_a_grant_reported_first_has_the_smaller_token() {
     let rules = Rules { overlaps_are_admitted: true, ..Rules::default() };
-    let reported_late = |invoked| {
-        vec![
-            event(invoked, 1, 1, What::Invoked { how: X }),
-            event(30, 1, 1, What::Granted { token: 1, valid_until: 40 }),
-        ]
-    };
-    let history = |invoked| [reported_late(invoked), held(2, X, 2, 10, 20)].concat();
+    let history = |invoked| [granted(invoked, 30, 1, 40), held(2, X, 2, 10, 20)].concat();
     assert_eq!(check(history(5), rules), []);
     let found = check(history(5), Rules::default());
     assert!(matches!(found[..], [Violation::TokenNotRising { .. }]), "{found:?}");

@@ -1,5 +1,6 @@
 //! Cells over a store that loses requests and replies, delays them, and forgets to notify.
 
+use std::iter::{once, repeat};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +9,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::lossy::{Fate, Lossy, swaps};
+use crate::lossy::{Fate, Lossy, each, swaps};
 use crate::scripted::{SECOND, ms};
 
 /// xorshift64 (Marsaglia, 2003).
@@ -128,16 +129,8 @@ async fn a_refusal_is_reported_at_once_and_says_so_when_an_earlier_request_may_h
     let error = counter.add(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(!error.to_string().contains("may or may not"), "{error}");
-    let mut requests = 0;
-    store.set(move |is_swap| {
-        requests += u32::from(is_swap);
-        match (is_swap, requests) {
-            (false, _) => Fate::Answered,
-            // It is executed long after it was given up.
-            (true, 1) => Fate::Late(60 * SECOND),
-            (true, _) => Fate::Refused,
-        }
-    });
+    // It is executed long after it was given up.
+    store.set(swaps(once(Fate::Late(60 * SECOND)).chain(repeat(Fate::Refused))));
     let error = counter.add(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(error.to_string().contains("may or may not"), "{error}");
@@ -147,11 +140,7 @@ async fn a_refusal_is_reported_at_once_and_says_so_when_an_earlier_request_may_h
 async fn a_panic_of_the_store_ends_one_change_and_no_later_one() {
     let store = Lossy::sound();
     let counter = store.locks().counter("orders");
-    let mut is_first = true;
-    store.set(move |_| match std::mem::take(&mut is_first) {
-        true => Fate::Panics,
-        false => Fate::Answered,
-    });
+    store.set(each([Fate::Panics]));
     let error = counter.add(1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert_eq!(counter.add(1).await.unwrap(), 1);
@@ -317,8 +306,7 @@ async fn an_unknown_write_is_not_to_be_retried() {
     let (here, there) = (store.locks().counter("orders"), store.locks().counter("orders"));
     here.add(1).await.unwrap();
     // It reads first; then it learns of nothing while the other client writes more than is remembered.
-    let mut fates = [Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(3_000))].into_iter();
-    store.set(move |_| fates.next().unwrap_or(Fate::Answered));
+    store.set(each([Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(3_000))]));
     let adding = tokio::spawn(async move { here.add(1).await });
     sleep(ms(1_000)).await;
     for _ in 0..20 {
@@ -334,8 +322,7 @@ async fn an_unknown_write_is_not_to_be_retried() {
 async fn a_change_that_writes_nothing_has_seen_what_is_there() {
     let store = Lossy::sound();
     let (here, there) = (store.locks().counter("orders"), store.locks().counter("orders"));
-    let mut fates = [Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(3_000))].into_iter();
-    store.set(move |_| fates.next().unwrap_or(Fate::Answered));
+    store.set(each([Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(3_000))]));
     let also_here = here.clone();
     let adding = tokio::spawn(async move { here.add(1).await });
     sleep(ms(1_000)).await;
@@ -378,11 +365,7 @@ async fn a_watch_begins_with_what_is_there_when_it_begins() {
     assert!(there.compare_and_set(None, *b"1").await.unwrap());
     let one = here.watch().await.unwrap().next().await.unwrap().expect("it was written before");
     // A reading is under way when the next one begins.
-    let mut is_first = true;
-    store.set(move |_| match std::mem::take(&mut is_first) {
-        true => Fate::AnsweredLate(ms(500)),
-        false => Fate::Answered,
-    });
+    store.set(each([Fate::AnsweredLate(ms(500))]));
     let _reading = here.watch().await.unwrap();
     sleep(ms(100)).await;
     assert!(there.compare_and_set(Some(one.version()), *b"2").await.unwrap());
@@ -413,11 +396,7 @@ async fn a_watch_goes_on_after_a_refusal() {
 async fn a_notification_during_a_reading_is_not_lost() {
     let store = Lossy::sound();
     let (here, there) = (store.locks().cell("page"), store.locks().cell("page"));
-    let mut is_first = true;
-    store.set(move |_| match std::mem::take(&mut is_first) {
-        true => Fate::AnsweredLate(ms(500)),
-        false => Fate::Answered,
-    });
+    store.set(each([Fate::AnsweredLate(ms(500))]));
     let mut watch = here.watch().await.unwrap();
     sleep(ms(100)).await;
     assert!(there.compare_and_set(None, *b"1").await.unwrap());

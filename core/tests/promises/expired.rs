@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencelock_core::{Content, ErrorKind, ExpiredCell, ExpiredCells, Locks, Stamp, memory};
 
-use crate::lossy::{Fate, Lossy};
+use crate::lossy::{Fate, Lossy, swaps};
 use crate::scripted::SECOND;
 
 const ALL: &[String] = &[];
@@ -80,14 +80,7 @@ async fn a_removal_whose_reply_is_lost_is_one() {
     let store = expired().await;
     let locks = store.locks();
     let cell = first(&locks).await;
-    let mut swaps = 0;
-    store.set(move |is_swap| {
-        swaps += u32::from(is_swap);
-        match (is_swap, swaps) {
-            (true, 1) => Fate::ReplyLost,
-            _ => Fate::Answered,
-        }
-    });
+    store.set(swaps([Fate::ReplyLost]));
     assert!(locks.remove_expired(&cell).await.unwrap());
     assert!(!store.cells.lock().contains_key("lock:a"));
 }

@@ -184,13 +184,18 @@ impl CellStore for Lossy {
     }
 }
 
+/// Does with requests what `fates` say, one after the other, and answers the rest.
+pub(crate) fn each(
+    fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
+) -> impl FnMut(bool) -> Fate {
+    let mut fates = fates.into_iter();
+    move |_| fates.next().unwrap_or(Fate::Answered)
+}
+
 /// Answers everything, but does with swaps what `fates` say, one after the other.
 pub(crate) fn swaps(
     fates: impl IntoIterator<Item = Fate, IntoIter: Send + 'static>,
 ) -> impl FnMut(bool) -> Fate {
-    let mut fates = fates.into_iter();
-    move |is_swap| match is_swap {
-        true => fates.next().unwrap_or(Fate::Answered),
-        false => Fate::Answered,
-    }
+    let mut each = each(fates);
+    move |is_swap| if is_swap { each(true) } else { Fate::Answered }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencelock_core::{Barrier, Claimed, ErrorKind, Keep, Locks, Once, Run, Tick, Trip, memory};
 use tokio::time::{sleep, timeout};
 
-use crate::lossy::{Fate, Lossy, swaps};
+use crate::lossy::{Fate, Lossy, each, swaps};
 use crate::scripted::{SECOND, ms};
 
 #[tokio::test(start_paused = true)]
@@ -23,15 +23,8 @@ async fn an_open_latch_is_not_written_again() {
 
 /// The party `here` arrives and gives up; its request arrives after that.
 async fn assert_that_a_late_arrival_does_not_count(store: &Lossy, here: &Barrier, there: &Barrier) {
-    let mut swaps = 0;
-    store.set(move |is_swap| {
-        swaps += u32::from(is_swap);
-        match (is_swap, swaps) {
-            (false, _) => Fate::Answered,
-            (true, 1) => Fate::Late(100 * SECOND),
-            (true, _) => Fate::RequestLost,
-        }
-    });
+    let late = std::iter::once(Fate::Late(100 * SECOND));
+    store.set(swaps(late.chain(std::iter::repeat(Fate::RequestLost))));
     here.arrive_and_wait().await.unwrap_err();
     store.set(|_| Fate::Answered);
     sleep(200 * SECOND).await;
@@ -103,8 +96,7 @@ async fn a_party_that_arrives_again_while_its_dropped_arrival_is_taken_back_coun
 async fn a_party_without_an_answer_has_passed_if_it_is_among_those_who_did() {
     let store = Lossy::sound();
     let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
-    let mut fates = [Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(2_000))].into_iter();
-    store.set(move |_| fates.next().unwrap_or(Fate::Answered));
+    store.set(each([Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(2_000))]));
     let limited = here.wait_at_most(SECOND);
     let waiting = tokio::spawn(async move { limited.arrive_and_wait().await });
     sleep(ms(500)).await;
@@ -339,11 +331,7 @@ mod once {
             let store = Lossy::sound();
             let once = ticked(&store, 1);
             let once = if never_twice { once.never_twice() } else { once };
-            let mut is_first = true;
-            store.set(move |_| match std::mem::take(&mut is_first) {
-                true => Fate::AnsweredLate(SECOND),
-                false => Fate::Answered,
-            });
+            store.set(each([Fate::AnsweredLate(SECOND)]));
             let claiming = tokio::spawn(async move { once.claim().await });
             sleep(ms(500)).await;
             runs(&ticked(&store, 1)).await.done().await.unwrap();

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::task::Poll;
 
-use fencelock_core::{ErrorKind, Lock, ReleaseOutcome, Result};
+use fencelock_core::{AttemptOutcome, ErrorKind, Lock, ReleaseOutcome, Result};
 
 use crate::scripted::{
     Call, Many, One, SECOND, Script, TTL, again, granted, is_attempt, is_check, is_release,
@@ -28,6 +28,14 @@ impl Failure {
     }
 }
 
+/// A claim is queued, and its later attempts are not answered.
+async fn queued_then_silent(asked: One) -> Result<AttemptOutcome> {
+    match asked.n {
+        0 => waiting(SECOND),
+        _ => pending().await,
+    }
+}
+
 async fn kind_of(lock: &Lock) -> [Option<ErrorKind>; 2] {
     let tried = lock.try_acquire().await.map_err(|error| error.kind());
     let acquired = lock.acquire().await.map_err(|error| error.kind());
@@ -42,6 +50,7 @@ async fn an_unreachable_store_is_never_a_lock_that_is_not_free() {
             (locks.lock("a"), TTL),
             (locks.lock("a").wait_at_most(SECOND), SECOND),
             (locks.lock("a").wait_at_most(2 * TTL), TTL),
+            (locks.lock("a").unreachable_after(2 * SECOND), 2 * SECOND),
         ] {
             let asked = locks.now();
             let kinds = kind_of(&lock).await;
@@ -49,6 +58,8 @@ async fn an_unreachable_store_is_never_a_lock_that_is_not_free() {
             let took = locks.now().duration_since(asked);
             assert!(took >= 2 * limit && took <= 2 * limit + SECOND, "{failure:?}: {took:?}");
         }
+        let error = locks.lock("a").unreachable_after(2 * SECOND).acquire().await.unwrap_err();
+        assert!(error.to_string().contains("unreachable_after=2s"), "{error}");
     }
 }
 
@@ -113,19 +124,6 @@ async fn a_store_that_dies_after_queueing_is_not_a_busy_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquisition_may_set_its_own_bound_of_the_silence() {
-    for failure in Failure::ALL {
-        let (_store, locks) = Script::new().attempts(move |_| failure.answer()).connect();
-        let asked = locks.now();
-        let error = locks.lock("a").unreachable_after(2 * SECOND).try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "{failure:?}");
-        assert!(error.to_string().contains("unreachable_after=2s"), "{error}");
-        let took = locks.now().duration_since(asked);
-        assert!(took >= 2 * SECOND && took <= 3 * SECOND, "{failure:?}: {took:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_store_that_was_silent_for_the_whole_bound_is_not_waited_for_again() {
     let never = |_| pending();
     let (store, locks) = Script::new().releases(never).closes(|_| pending()).connect();
@@ -139,12 +137,6 @@ async fn a_store_that_was_silent_for_the_whole_bound_is_not_waited_for_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hanging_check_makes_a_waiter_detect_the_silence() {
-    let queued_then_silent = |asked: One| async move {
-        match asked.n {
-            0 => waiting(SECOND),
-            _ => pending().await,
-        }
-    };
     let hangs = |_| pending();
     let (store, locks) = Script::new().attempts(queued_then_silent).checks(hangs).connect();
     let asked = store.now();
@@ -173,12 +165,6 @@ async fn a_hanging_check_hides_no_grant_from_a_waiter_whose_store_answers_attemp
 
 #[tokio::test(start_paused = true)]
 async fn answered_checks_end_the_silence() {
-    let queued_then_silent = |asked: One| async move {
-        match asked.n {
-            0 => waiting(SECOND),
-            _ => pending().await,
-        }
-    };
     let answered = |asked| async move { again(&asked, SECOND) };
     let (store, locks) = Script::new().attempts(queued_then_silent).checks(answered).connect();
     let waiter = tokio::spawn(async move { locks.lock("a").acquire().await });

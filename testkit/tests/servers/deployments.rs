@@ -1,13 +1,14 @@
 //! The deployments of PostgreSQL, without the library: what each fault leaves of the data, and that all can
 //! be used again after it.
 
-use std::future::Future;
 use std::time::Duration;
 
 use fencelock_core::url::Connecting;
 use fencelock_core::{Error, ErrorKind};
 use fencelock_testkit::deployments::{Deployment, Fault, Kind, Library, Wiring};
 use tokio_postgres::{Client, NoTls};
+
+use crate::within;
 
 const NONE: Library = Library { connect: no_store, declare_new: |_| Box::pin(async { Ok(()) }) };
 const OF_LINES: [Fault; 8] = [
@@ -24,10 +25,6 @@ const SHORT: Duration = Duration::from_millis(300);
 
 fn no_store(_: &str) -> Connecting {
     Box::pin(async { Err(Error::new(ErrorKind::Unsupported, "there is no store")) })
-}
-
-async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(120), future).await.expect("this hangs")
 }
 
 /// A client of the server that accepts writes, as the store connects.
@@ -49,7 +46,7 @@ async fn connect(deployment: &dyn Deployment) -> Client {
 }
 
 /// Through a pooler no statement can be prepared.
-async fn value(client: &Client, query: &str) -> String {
+pub(crate) async fn value(client: &Client, query: &str) -> String {
     let rows = client.simple_query(query).await.unwrap();
     let rows = rows.into_iter().filter_map(|message| match message {
         tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),

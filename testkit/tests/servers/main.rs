@@ -86,5 +86,5 @@ fn process_state(pid: u32) -> Option<char> {
 }
 
 async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("this hangs")
+    tokio::time::timeout(Duration::from_secs(120), future).await.expect("this hangs")
 }

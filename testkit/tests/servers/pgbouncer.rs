@@ -5,17 +5,13 @@ use std::time::Duration;
 use fencelock_testkit::servers::{PgBouncerOptions, TestPostgres};
 use tokio_postgres::Client;
 
+use crate::deployments::value;
 use crate::postgres::connect;
 use crate::{is_running, within};
 
 /// Which session of the server runs this.
 async fn session(client: &Client) -> String {
-    let rows = client.simple_query("SELECT pg_backend_pid()").await.unwrap();
-    let rows = rows.into_iter().filter_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    });
-    rows.last().unwrap()
+    value(client, "SELECT pg_backend_pid()").await
 }
 
 #[tokio::test]
