@@ -161,22 +161,6 @@ async fn changes_of_one_client_share_writes() {
     assert!(reads <= 2, "{reads} reads");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_hundred_count_downs_of_ten_clients_are_few_writes() {
-    let store = Lossy::sound();
-    let mut tasks = JoinSet::new();
-    for _ in 0..10 {
-        let locks = store.locks();
-        for _ in 0..10 {
-            let latch = locks.latch("import", 100);
-            tasks.spawn(async move { latch.count_down().await.unwrap() });
-        }
-    }
-    tasks.join_all().await;
-    let changes = store.changes.load(Ordering::SeqCst);
-    assert!(changes <= 20, "{changes} successful swaps");
-}
-
 /// Of two clients whose first writes meet, one is refused. By then it has more to write.
 #[tokio::test(start_paused = true)]
 async fn a_refused_write_is_repeated_with_the_changes_that_have_come_meanwhile() {

@@ -135,19 +135,6 @@ async fn close_is_bounded_when_the_store_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_begins_after_close_and_close_may_be_called_again() {
-    let store = Scripted::leases();
-    let locks = store.locks();
-    locks.close().await.unwrap();
-    let error = locks.lock("a").acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Closed);
-    let error = locks.lock("a").try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Closed);
-    assert_eq!(store.count(is_attempt), 0);
-    locks.close().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_dropped_close_can_be_called_again() {
     let store = Scripted::leases();
     store.on_release(|_| Step::After(2 * SECOND, Ok(ReleaseOutcome::Removed)));
