@@ -1,12 +1,13 @@
 //! Stores without a server: nothing can be done to them but to their clients.
 
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tempfile::TempDir;
 
-use super::{Deployment, Fault, unknown};
+use super::{Deployment, Fault, Meter, unknown};
 
 pub(super) struct Memory;
 
@@ -52,6 +53,10 @@ impl Deployment for Directory {
         "a directory on this machine's temporary file system".to_owned()
     }
 
+    async fn meter(&self) -> io::Result<Meter> {
+        Ok(Meter { keys: Some(entries_below(self.0.path())?), ..Meter::default() })
+    }
+
     async fn inflict(&self, fault: Fault, _: Duration) -> io::Result<()> {
         Err(unknown(fault))
     }
@@ -59,5 +64,41 @@ impl Deployment for Directory {
     /// A lock's files stay, for its token; what is in them, only the library reads.
     async fn leftovers(&self) -> io::Result<Vec<String>> {
         Ok(Vec::new())
+    }
+}
+
+/// Entries that go meanwhile, as drafts do, may be counted or not.
+fn entries_below(directory: &Path) -> io::Result<u64> {
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if is_gone(&error) => return Ok(0),
+        entries => entries?,
+    };
+    let mut count = 0;
+    for entry in entries {
+        let entry = entry?;
+        count += 1;
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => count += entries_below(&entry.path())?,
+            Err(error) if !is_gone(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_directory_counts_what_is_below_it() {
+        let deployment = Directory::new().unwrap();
+        let keys = async || deployment.meter().await.unwrap().keys;
+        assert_eq!(keys().await, Some(0));
+        let lock = deployment.0.path().join("lock");
+        std::fs::create_dir(&lock).unwrap();
+        std::fs::write(lock.join("queue"), "").unwrap();
+        assert_eq!(keys().await, Some(2));
     }
 }

@@ -27,6 +27,9 @@ pub struct Meter {
     pub commands: Option<u64>,
     /// What their data takes in memory; of Postgres the size of its tables.
     pub memory_bytes: Option<u64>,
+    /// How many things they store, of whatever kind: of Redis keys, of ZooKeeper nodes, of Postgres rows in the
+    /// tables of the schema, of a directory files and directories.
+    pub keys: Option<u64>,
     /// What they have used of all processors, in seconds.
     pub cpu_s: Option<f64>,
 }
@@ -36,17 +39,20 @@ impl Meter {
         servers: impl IntoIterator<Item = &'a TestRedis>,
         lines: &Lines,
     ) -> io::Result<Meter> {
-        let (mut commands, mut memory_bytes, mut cpu_s) = (0, 0, 0.0);
+        let (mut commands, mut memory_bytes, mut keys, mut cpu_s) = (0, 0, 0, 0.0);
         for server in servers {
             let info = server.command(&["INFO", "everything"]).await?;
             commands += number(&info, "total_commands_processed", ':')?;
             memory_bytes += number(&info, "used_memory", ':')?;
+            let size = server.command(&["DBSIZE"]).await?;
+            keys += size.parse::<u64>().map_err(io::Error::other)?;
             cpu_s += cpu_of(server.pid())?;
         }
         Ok(Meter {
             traffic: lines.traffic(),
             commands: Some(commands),
             memory_bytes: Some(memory_bytes),
+            keys: Some(keys),
             cpu_s: Some(cpu_s),
         })
     }
@@ -55,18 +61,20 @@ impl Meter {
         servers: &[ZooKeeperServer],
         lines: &Lines,
     ) -> io::Result<Meter> {
-        let (mut commands, mut memory_bytes, mut cpu_s) = (0, 0, 0.0);
+        let (mut commands, mut memory_bytes, mut keys, mut cpu_s) = (0, 0, 0, 0.0);
         for server in servers {
             let counts = server.four_letter("mntr").await?;
             commands += number(&counts, "zk_packets_received", '\t')?;
             // Each server has a copy of the tree; the heap around it says nothing of locks.
             memory_bytes += number(&counts, "zk_approximate_data_size", '\t')?;
+            keys += number(&counts, "zk_znode_count", '\t')?;
             cpu_s += cpu_of(server.pid())?;
         }
         Ok(Meter {
             traffic: lines.traffic(),
             commands: Some(commands),
             memory_bytes: Some(memory_bytes),
+            keys: Some(keys),
             cpu_s: Some(cpu_s),
         })
     }
@@ -75,7 +83,7 @@ impl Meter {
         servers: impl IntoIterator<Item = &'a TestPostgres>,
         lines: &Lines,
     ) -> io::Result<Meter> {
-        let (mut commands, mut memory_bytes, mut cpu_s) = (0, 0, 0.0);
+        let (mut commands, mut memory_bytes, mut keys, mut cpu_s) = (0, 0, 0, 0.0);
         for server in servers {
             let counted =
                 server.sql("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database");
@@ -85,14 +93,32 @@ impl Meter {
                  WHERE relnamespace = to_regnamespace('fencelock') AND relkind = 'r'",
             );
             memory_bytes += size.await?.parse::<u64>().map_err(io::Error::other)?;
+            keys += rows_of(server).await?;
             cpu_s += cpu_of(server.pid())? + seconds(server.cpu_ticks_of_backends()?);
         }
         Ok(Meter {
             traffic: lines.traffic(),
             commands: Some(commands),
             memory_bytes: Some(memory_bytes),
+            keys: Some(keys),
             cpu_s: Some(cpu_s),
         })
+    }
+}
+
+/// How many rows the store's tables have, those that only count until the next step on their lock included.
+async fn rows_of(server: &TestPostgres) -> io::Result<u64> {
+    // None before the library first connects. Tables of a test's own count too.
+    let counts = server.sql(
+        "SELECT string_agg(format('SELECT count(*) AS n FROM %I.%I', schemaname, tablename), ' UNION ALL ')
+         FROM pg_tables WHERE schemaname = 'fencelock'",
+    );
+    match counts.await? {
+        counts if counts.is_empty() => Ok(0),
+        counts => {
+            let sum = server.sql(&format!("SELECT sum(n) FROM ({counts}) AS counts")).await?;
+            sum.parse().map_err(io::Error::other)
+        }
     }
 }
 
