@@ -56,10 +56,12 @@ fn good(step: &str) -> String {
     }
 }
 
+type Answer<Command, Reply> = Box<dyn Fn(&Command) -> Reply + Send + Sync>;
+
 /// What the server replies to calls, and to some of the other commands.
 struct Script {
-    answer: Box<dyn Fn(&Call) -> String + Send + Sync>,
-    other: Box<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    answer: Answer<Call, String>,
+    other: Answer<str, Option<String>>,
 }
 
 /// Dropping it closes the port and all connections.

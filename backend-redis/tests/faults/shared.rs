@@ -17,7 +17,7 @@ pub(crate) async fn scripts_flushed(
     flush: impl AsyncFn(),
 ) {
     flush().await;
-    let guard = soon("acquired", one.lock("lock").ttl(ttl).acquire()).await.unwrap();
+    let guard = soon("acquired", one.lock("lock").ttl(ttl).acquire()).await.expect("acquired");
     flush().await;
     let waiter = spawn_waiter(other, "lock");
     until_queued(one, "lock", 1).await;
@@ -34,7 +34,8 @@ pub(crate) async fn scripts_flushed(
 /// Row 35: holders that are cut off, on clocks that run fast, do not believe in their leases for too long.
 pub(crate) async fn held_on_fast_clocks(near: &Locks, far: &Locks, cut_off: impl FnOnce()) {
     let hold = async |name: &'static str| {
-        let held = soon("acquired", far.lock(name).ttl(ms(2500)).acquire()).await.unwrap();
+        let held =
+            soon("acquired", far.lock(name).ttl(ms(2500)).acquire()).await.expect("acquired");
         let waiter = spawn_waiter(near, name);
         until_queued(near, name, 1).await;
         (held, waiter)
@@ -75,11 +76,11 @@ pub(crate) async fn a_value_that_is_not_text(locks: &Locks, nodes: &[TestRedis])
     for node in nodes {
         redis_command(node, &["EVAL", set, "1", "lock:lock"]).await;
     }
-    let seen = locks.inspect("lock").await.unwrap();
+    let seen = locks.inspect("lock").await.expect("an answer");
     assert_eq!(seen.holders.len(), 1);
     let waiter = spawn_waiter(locks, "lock");
     until_queued(locks, "lock", 1).await;
     let removed = locks.evict("lock", &seen.holders[0].id).await;
-    assert!(removed.unwrap(), "it was there");
+    assert!(removed.expect("an answer"), "it was there");
     release(until_granted(waiter).await).await;
 }

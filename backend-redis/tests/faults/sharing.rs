@@ -88,9 +88,9 @@ async fn while_denied(locks: &Locks, denied: impl Fn(usize) -> String) {
 /// step is sent separately after some refusals, for a while.
 #[tokio::test]
 async fn a_denied_name_is_sent_separately_after_the_first_refusals() {
-    let names: [(fn(usize) -> String, _, _); 2] =
-        [(|_| "denied".to_owned(), 2, 60), (|round| format!("denied-{round}"), 10, 0)];
-    for (name, most, least) in names {
+    let one_name: fn(usize) -> String = |_| "denied".to_owned();
+    let new_names: fn(usize) -> String = |round| format!("denied-{round}");
+    for (name, most, least) in [(one_name, 2, 60), (new_names, 10, 0)] {
         let server = FakeRedis::start(refuses_denied).await;
         let locks = connect(&server.url("ttl=60s")).await;
         while_denied(&locks, name).await;
