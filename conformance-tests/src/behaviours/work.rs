@@ -127,7 +127,7 @@ pub(super) const SHORT_TTL: Duration = Duration::from_secs(1);
 
 /// The shortest wait in which a store on a busy machine can be expected to report that a lock is
 /// held; a store that commits to disk needs longer.
-pub(super) const SHORT_WAIT: Duration = Duration::from_millis(300);
+pub(super) const SHORT_WAIT: Duration = Duration::from_millis(800);
 
 /// Acquires in the background.
 pub(super) fn spawn_waiter(locks: &Locks, name: &str, how: How) -> Waiter {

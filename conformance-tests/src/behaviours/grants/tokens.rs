@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::FencingToken;
+use fencelock_core::{FencingToken, RenewalPlan};
 
 use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, BRIEFLY};
+use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
 use crate::harness::Backdoor;
 use crate::history::checker::Rules;
 use crate::history::{ClaimId, What, Worker};
@@ -126,11 +126,12 @@ async fn unique(context: Arc<Context>, how: How) {
 async fn constant(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let lock = locks.lock(&name).ttl(Duration::from_millis(300));
+    let lock = locks.lock(&name).ttl(SHORT_TTL);
     let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
-    let token = guard.fencing_token();
-    // Across renewals, where there are any.
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    let (token, until) = (guard.fencing_token(), guard.valid_until());
+    if context.profile().renewal != RenewalPlan::None {
+        context.until("it is renewed", async || guard.valid_until() > until).await;
+    }
     assert_eq!(guard.fencing_token(), token);
     let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
     if let Some(known) = seen.holders.first().and_then(|holder| holder.token) {
