@@ -62,10 +62,12 @@ impl TestProcess {
         let (_, exe) = COPY.get_or_init(|| {
             let dir = directory();
             let exe = dir.path().join("copy");
-            std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
-            for path in [dir.path(), &exe] {
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-            }
+            // By another process: what this one has open for writing, children of other tests have open for a
+            // moment too, and it is "busy".
+            let copied =
+                Command::new("install").arg(std::env::current_exe().unwrap()).arg(&exe).status();
+            assert!(copied.unwrap().success());
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
             (dir, exe)
         });
         let gid = groups.first().copied().unwrap_or(uid);

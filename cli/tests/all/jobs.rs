@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -126,9 +126,12 @@ impl Servers {
     }
 }
 
+/// Written by another process: what this one has open for writing, children of other tests have open for a moment
+/// too, and it is "busy".
 fn executable(path: &Path, script: &str) {
-    fs::write(path, format!("#!/bin/sh\n{script}")).expect("a file");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let write = "printf '#!/bin/sh\n%s' \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let written = Command::new("sh").args(["-c", write]).arg(path).arg(script).status();
+    assert!(written.expect("it runs").success());
 }
 
 /// The true time of a test, which is this far ahead of the machine's, in seconds.

@@ -40,8 +40,7 @@ impl ServerClock {
             file("offset").display()
         );
         let program = file("server");
-        std::fs::write(&program, script)?;
-        std::fs::set_permissions(&program, mode(0o755))?;
+        write_program(&program, &script)?;
         std::fs::set_permissions(file("shim.so"), mode(0o755))?;
         let offset = File::options().read(true).write(true).open(file("offset"))?;
         Ok(ServerClock { program, offset, _directory: directory })
@@ -85,6 +84,17 @@ impl ServerClock {
     pub fn is_possible() -> bool {
         let compiler = Command::new("cc").arg("--version").stdout(Stdio::null()).status();
         compiler.is_ok_and(|status| status.success())
+    }
+}
+
+/// Writes a program, by a process of its own: what this one has open for writing is also open for a moment in each
+/// child that another thread starts, and until then the program cannot be executed ("text file busy").
+fn write_program(path: &Path, script: &str) -> io::Result<()> {
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let written = Command::new("sh").args(["-c", write]).arg(path).arg(script).status()?;
+    match written.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("sh cannot write {}", path.display()))),
     }
 }
 

@@ -14,11 +14,12 @@ use crate::support::{Job, Scratch};
 const ALICE: u32 = 54_322;
 const BOB: u32 = 54_323;
 
-/// This program where other users can execute it: the build directory may be root's own.
+/// This program where other users can execute it: the build directory may be root's own. Another process copies it:
+/// what this one has open for writing, children of other tests have open for a moment too, and it is "busy".
 fn program(here: &Scratch) -> PathBuf {
     let copy = here.path("fencelock");
-    fs::copy(env!("CARGO_BIN_EXE_fencelock"), &copy).expect("copied");
-    fs::set_permissions(&copy, Permissions::from_mode(0o755)).expect("executable");
+    let copied = Command::new("install").arg(env!("CARGO_BIN_EXE_fencelock")).arg(&copy).status();
+    assert!(copied.expect("it runs").success(), "copied");
     copy
 }
 
