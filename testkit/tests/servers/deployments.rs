@@ -132,10 +132,12 @@ async fn counted_and_left(kind: Kind, fault: Fault) -> (u64, u64) {
     let insert = "INSERT INTO fencelock.locks (key, n) VALUES ('k', 0)";
     client.batch_execute(insert).await.unwrap();
     // A standby that lacks the table says nothing of what was counted.
-    let sent = value(&client, "SELECT pg_current_wal_lsn()").await;
-    let has_all = format!("SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= '{sent}'");
     let replayed = async {
-        while value(&client, &has_all).await == "0" {
+        let asked = async |query: &str| deployment.sql(query).await.unwrap().unwrap();
+        let written = asked("SELECT pg_current_wal_lsn()").await;
+        let query =
+            format!("SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= '{written}'");
+        while asked(&query).await == "0" {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
