@@ -8,45 +8,23 @@ use std::time::{Duration, Instant};
 
 use fencelock_core::{Error, ErrorKind, Locks, LostReason, Settings};
 use fencelock_file::FileStore;
+use fencelock_testkit::apart;
 use fencelock_testkit::helpers::*;
-use fencelock_testkit::netns::{
-    FREEZING, Frozen, MOUNTS, Test, disk, fill, main as main_of, small_disk,
-};
+use fencelock_testkit::netns::{FREEZING, Frozen, MOUNTS, disk, fill, main as main_of, small_disk};
 
 fn main() {
     main_of(&[
-        // Fault 38: file
-        Test {
-            name: "a_full_disk_is_an_error_and_what_is_held_stays",
-            needs: MOUNTS,
-            run: || Box::pin(full()),
-        },
-        // Fault 38: file
-        Test {
-            name: "a_full_disk_leaves_a_cell_as_it_was",
-            needs: MOUNTS,
-            run: || Box::pin(full_with_a_cell()),
-        },
-        Test {
-            name: "a_frozen_disk_ends_a_swap_in_time_and_leaves_the_lock_of_its_name_alone",
-            needs: FREEZING,
-            run: || Box::pin(frozen(cells)),
-        },
-        Test {
-            name: "a_frozen_disk_delays_no_deadline_and_leaves_nothing_of_abandoned_requests",
-            needs: FREEZING,
-            run: || Box::pin(frozen(deadlines)),
-        },
-        Test {
-            name: "a_runtime_that_ends_does_not_wait_for_a_frozen_disk",
-            needs: FREEZING,
-            run: || Box::pin(frozen(ending)),
-        },
+        apart!(MOUNTS, a_full_disk_is_an_error_and_what_is_held_stays),
+        apart!(MOUNTS, a_full_disk_leaves_a_cell_as_it_was),
+        apart!(FREEZING, a_frozen_disk_ends_a_swap_in_time_and_leaves_the_lock_of_its_name_alone),
+        apart!(FREEZING, a_frozen_disk_delays_no_deadline_and_leaves_nothing_of_abandoned_requests),
+        apart!(FREEZING, a_runtime_that_ends_does_not_wait_for_a_frozen_disk),
     ]);
 }
 
 /// Row 38.
-async fn full() {
+/// Fault 38: file
+async fn a_full_disk_is_an_error_and_what_is_held_stays() {
     let directory = tempfile::tempdir().unwrap();
     small_disk(directory.path(), 1 << 20);
     let settings = Settings::default().unreachable_after(ms(500)).unwrap();
@@ -74,7 +52,8 @@ async fn full() {
     assert!(fencelock_file::leftovers(directory.path()).unwrap().is_empty());
 }
 
-async fn full_with_a_cell() {
+/// Fault 38: file
+async fn a_full_disk_leaves_a_cell_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
     small_disk(directory.path(), 1 << 20);
     let settings = Settings::default().unreachable_after(ms(500)).unwrap();
@@ -126,6 +105,18 @@ async fn frozen(program: fn(&Path)) {
     for name in ["used", "new", "held", "short"] {
         release(acquire(&locks, name).await).await;
     }
+}
+
+async fn a_frozen_disk_ends_a_swap_in_time_and_leaves_the_lock_of_its_name_alone() {
+    frozen(cells).await;
+}
+
+async fn a_frozen_disk_delays_no_deadline_and_leaves_nothing_of_abandoned_requests() {
+    frozen(deadlines).await;
+}
+
+async fn a_runtime_that_ends_does_not_wait_for_a_frozen_disk() {
+    frozen(ending).await;
 }
 
 fn runtime() -> tokio::runtime::Runtime {

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Locks, Result, url};
 use fencelock_postgres::SCHEME;
+use fencelock_testkit::apart;
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::netns::promises::{
     lost_packets_only_slow_down, missing_descriptors_are_named,
 };
 use fencelock_testkit::netns::{
-    MOUNTS_OF_OTHER_USERS, OTHER_USERS, PACKETS_OF_OTHER_USERS, Test, fill, main as main_of,
-    small_disk,
+    MOUNTS_OF_OTHER_USERS, OTHER_USERS, PACKETS_OF_OTHER_USERS, fill, main as main_of, small_disk,
 };
 use fencelock_testkit::servers::TestPostgres;
 
@@ -24,24 +24,9 @@ const WITH_LOSS: &str = "ttl=60s&unreachable_after=110s";
 
 fn main() {
     main_of(&[
-        // Fault 14: postgres
-        Test {
-            name: "a_third_of_the_packets_lost_only_slows_down",
-            needs: PACKETS_OF_OTHER_USERS,
-            run: || Box::pin(packets()),
-        },
-        // Fault 38: postgres
-        Test {
-            name: "a_full_disk_is_waited_for",
-            needs: MOUNTS_OF_OTHER_USERS,
-            run: || Box::pin(disk()),
-        },
-        // Fault 40: postgres
-        Test {
-            name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
-            needs: OTHER_USERS,
-            run: || Box::pin(descriptors()),
-        },
+        apart!(PACKETS_OF_OTHER_USERS, a_third_of_the_packets_lost_only_slows_down),
+        apart!(MOUNTS_OF_OTHER_USERS, a_full_disk_is_waited_for),
+        apart!(OTHER_USERS, without_a_free_descriptor_the_error_says_so_and_what_is_held_stays),
     ]);
 }
 
@@ -57,7 +42,8 @@ async fn drained(server: &TestPostgres) {
 }
 
 /// Row 14.
-async fn packets() {
+/// Fault 14: postgres
+async fn a_third_of_the_packets_lost_only_slows_down() {
     let server = TestPostgres::start().await.unwrap();
     let clients = [connect(&server, WITH_LOSS).await, connect(&server, WITH_LOSS).await];
     lost_packets_only_slow_down(&clients.map(Result::unwrap), 5, PATIENCE_WITH_LOSS).await;
@@ -65,7 +51,8 @@ async fn packets() {
 }
 
 /// Row 38: no lock can be made that was never there; all others work.
-async fn disk() {
+/// Fault 38: postgres
+async fn a_full_disk_is_waited_for() {
     let server = TestPostgres::start().await.unwrap();
     drop(connect(&server, "").await.unwrap());
     let place = tempfile::tempdir().unwrap();
@@ -106,7 +93,8 @@ async fn disk() {
 }
 
 /// Row 40.
-async fn descriptors() {
+/// Fault 40: postgres
+async fn without_a_free_descriptor_the_error_says_so_and_what_is_held_stays() {
     let server = TestPostgres::start().await.unwrap();
     let locks = connect(&server, "ttl=5s").await.unwrap();
     let once = async || {

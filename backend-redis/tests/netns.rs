@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use fencelock_core::{Locks, Result, url};
 use fencelock_redis::{REDLOCK_SCHEME, SCHEME, redlock};
+use fencelock_testkit::apart;
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::netns::promises::{
     lost_packets_only_slow_down, missing_descriptors_are_named,
 };
-use fencelock_testkit::netns::{Loss, NOTHING, PACKETS, Test, main as main_of};
+use fencelock_testkit::netns::{Loss, NOTHING, PACKETS, main as main_of};
 use fencelock_testkit::servers::{TestCluster, TestRedis, TestSentinel};
 use futures_util::future::try_join_all;
 
@@ -25,42 +26,12 @@ const BRIEFLY: &str = "unreachable_after=5s";
 
 fn main() {
     main_of(&[
-        // Fault 14: redis
-        Test {
-            name: "a_third_of_the_packets_lost_only_slows_down",
-            needs: PACKETS,
-            run: || Box::pin(packets()),
-        },
-        // Fault 14: redlock
-        Test {
-            name: "a_third_of_the_packets_lost_only_slows_a_quorum_down",
-            needs: PACKETS,
-            run: || Box::pin(packets_of_a_quorum()),
-        },
-        // Fault 14: sentinel
-        Test {
-            name: "a_third_of_the_packets_lost_only_slows_a_client_under_sentinel_down",
-            needs: PACKETS,
-            run: || Box::pin(packets_of_sentinels()),
-        },
-        // Fault 14: cluster
-        Test {
-            name: "a_third_of_the_packets_lost_only_slows_a_cluster_down",
-            needs: PACKETS,
-            run: || Box::pin(packets_of_a_cluster()),
-        },
-        // Fault 14: redis
-        Test {
-            name: "late_packets_of_a_lost_connection_take_no_lock",
-            needs: PACKETS,
-            run: || Box::pin(late_packets()),
-        },
-        // Fault 40: redis, redlock, sentinel, cluster
-        Test {
-            name: "without_a_free_descriptor_the_error_says_so_and_what_is_held_stays",
-            needs: NOTHING,
-            run: || Box::pin(descriptors()),
-        },
+        apart!(PACKETS, a_third_of_the_packets_lost_only_slows_down),
+        apart!(PACKETS, a_third_of_the_packets_lost_only_slows_a_quorum_down),
+        apart!(PACKETS, a_third_of_the_packets_lost_only_slows_a_client_under_sentinel_down),
+        apart!(PACKETS, a_third_of_the_packets_lost_only_slows_a_cluster_down),
+        apart!(PACKETS, late_packets_of_a_lost_connection_take_no_lock),
+        apart!(NOTHING, without_a_free_descriptor_the_error_says_so_and_what_is_held_stays),
     ]);
 }
 
@@ -90,7 +61,8 @@ async fn quorum(params: &str) -> (Vec<TestRedis>, String) {
 }
 
 /// Row 14.
-async fn packets() {
+/// Fault 14: redis
+async fn a_third_of_the_packets_lost_only_slows_down() {
     let server = TestRedis::start().await.unwrap();
     let clients = [try_connect(&server, WITH_LOSS).await, try_connect(&server, WITH_LOSS).await];
     lost_packets_only_slow_down(&clients.map(Result::unwrap), 5, PATIENCE_WITH_LOSS).await;
@@ -99,7 +71,8 @@ async fn packets() {
 
 /// Row 14: TCP retransmits undelivered data, with pauses that double. The request that was lost first
 /// would arrive a second after its claim was released, on a connection that was discarded.
-async fn late_packets() {
+/// Fault 14: redis
+async fn late_packets_of_a_lost_connection_take_no_lock() {
     let server = TestRedis::start().await.unwrap();
     let locks = try_connect(&server, WITH_LOSS).await.unwrap();
     release(acquire(&locks, "lock").await).await;
@@ -115,7 +88,8 @@ async fn late_packets() {
 }
 
 /// Row 14, on a quorum.
-async fn packets_of_a_quorum() {
+/// Fault 14: redlock
+async fn a_third_of_the_packets_lost_only_slows_a_quorum_down() {
     let params = "ttl=60s&restart_delay=90s&unreachable_after=110s&node_timeout=5s";
     let (_nodes, url) = quorum(params).await;
     let clients = [connect(&url).await.unwrap(), connect(&url).await.unwrap()];
@@ -123,7 +97,8 @@ async fn packets_of_a_quorum() {
 }
 
 /// Row 14. Packets between the servers are lost, too.
-async fn packets_of_sentinels() {
+/// Fault 14: sentinel
+async fn a_third_of_the_packets_lost_only_slows_a_client_under_sentinel_down() {
     let servers = TestSentinel::start().await.unwrap();
     servers.never_fail_over().await.unwrap();
     let master = servers.master().await.unwrap();
@@ -135,7 +110,8 @@ async fn packets_of_sentinels() {
 }
 
 /// Row 14, in a cluster.
-async fn packets_of_a_cluster() {
+/// Fault 14: cluster
+async fn a_third_of_the_packets_lost_only_slows_a_cluster_down() {
     let servers = TestCluster::start().await.unwrap();
     servers.never_fail_over().await.unwrap();
     let url = format!("{}?{WITH_LOSS}", servers.url());
@@ -149,7 +125,8 @@ async fn packets_of_a_cluster() {
 }
 
 /// Row 40, on one server, on a quorum, under Sentinel and in a cluster.
-async fn descriptors() {
+/// Fault 40: redis, redlock, sentinel, cluster
+async fn without_a_free_descriptor_the_error_says_so_and_what_is_held_stays() {
     let params = &format!("ttl=3s&{BRIEFLY}");
     let server = TestRedis::start().await.unwrap();
     without_descriptors(&format!("redis://{}/0?{params}", server.addr())).await;

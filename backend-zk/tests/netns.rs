@@ -7,34 +7,20 @@
 use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Locks, Result, url};
+use fencelock_testkit::apart;
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::netns::promises::{
     lost_packets_only_slow_down, missing_descriptors_are_named,
 };
-use fencelock_testkit::netns::{MOUNTS, NOTHING, PACKETS, Test, fill, main as main_of, small_disk};
+use fencelock_testkit::netns::{MOUNTS, NOTHING, PACKETS, fill, main as main_of, small_disk};
 use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions};
 use fencelock_zk::SCHEME;
 
 fn main() {
     main_of(&[
-        // Fault 14: zookeeper, zookeeper-3
-        Test {
-            name: "a_third_of_the_packets_lost_only_slows_down",
-            needs: PACKETS,
-            run: || Box::pin(packets()),
-        },
-        // Fault 38: zookeeper
-        Test {
-            name: "a_server_that_ends_on_a_full_disk_is_retried",
-            needs: MOUNTS,
-            run: || Box::pin(disk()),
-        },
-        // Fault 40: zookeeper
-        Test {
-            name: "without_a_free_descriptor_the_error_says_so_and_holds_stay",
-            needs: NOTHING,
-            run: || Box::pin(descriptors()),
-        },
+        apart!(PACKETS, a_third_of_the_packets_lost_only_slows_down),
+        apart!(MOUNTS, a_server_that_ends_on_a_full_disk_is_retried),
+        apart!(NOTHING, without_a_free_descriptor_the_error_says_so_and_holds_stay),
     ]);
 }
 
@@ -44,7 +30,8 @@ async fn try_connect(servers: &TestZooKeeper, session: &str) -> Result<Locks> {
 }
 
 /// Row 14, with one server and with three, which lose packets to each other, too.
-async fn packets() {
+/// Fault 14: zookeeper, zookeeper-3
+async fn a_third_of_the_packets_lost_only_slows_down() {
     for count in [1, 3] {
         let options = ZooKeeperOptions::new().tick_time(Duration::from_secs(2));
         let servers = options.ensemble(count).await.unwrap();
@@ -55,7 +42,8 @@ async fn packets() {
 }
 
 /// Row 38: the server ends, and is restarted when the disk has room.
-async fn disk() {
+/// Fault 38: zookeeper
+async fn a_server_that_ends_on_a_full_disk_is_retried() {
     const SESSION: Duration = Duration::from_secs(2);
     let disk = tempfile::tempdir().unwrap();
     small_disk(disk.path(), 4 << 20);
@@ -95,7 +83,8 @@ async fn disk() {
 }
 
 /// Row 40.
-async fn descriptors() {
+/// Fault 40: zookeeper
+async fn without_a_free_descriptor_the_error_says_so_and_holds_stay() {
     let servers = TestZooKeeper::standalone().await.unwrap();
     let locks = try_connect(&servers, "2s").await.unwrap();
     missing_descriptors_are_named(&locks, async || {

@@ -3,6 +3,7 @@
 //! Bounds are generous: they distinguish late on a busy machine from never, and are not guarantees.
 
 use std::process::Child;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use fencelock_conformance::stopping;
@@ -219,4 +220,31 @@ pub async fn refused_with(locks: &Locks, name: &str, says: &str) {
         error_chain(&error).contains(says)
     })
     .await;
+}
+
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Records panics in tasks that are not awaited: those of the tests have other locations.
+pub fn catch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let place = panic.location().map(std::panic::Location::file).unwrap_or_default();
+            if !place.contains("tests/") && !place.contains("testkit/") {
+                let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+                panics.push(panic.to_string());
+            }
+            usual(panic);
+        }));
+    });
+}
+
+/// Asserts that nothing outside the tests has panicked since [`catch_panics`], in any test.
+///
+/// # Panics
+/// When something has.
+pub fn assert_no_panics() {
+    let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(panics.is_empty(), "{panics:?}");
 }

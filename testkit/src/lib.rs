@@ -73,6 +73,8 @@ pub use fencelock_testkit_macros::test;
 pub use test_store::{StoreKind, TestStore};
 
 #[cfg(feature = "stores")]
+pub mod clocks;
+#[cfg(feature = "stores")]
 pub mod deployments;
 #[cfg(feature = "stores")]
 pub mod fuzzing;

@@ -27,6 +27,14 @@ pub struct Test {
     pub run: fn() -> Running,
 }
 
+/// The [`Test`] that is an async function without arguments, and what it needs.
+#[macro_export]
+macro_rules! apart {
+    ($needs:expr, $test:ident) => {
+        $crate::netns::Test { name: stringify!($test), needs: $needs, run: || Box::pin($test()) }
+    };
+}
+
 impl std::fmt::Debug for Test {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Test").field("name", &self.name).finish_non_exhaustive()

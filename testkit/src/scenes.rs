@@ -203,6 +203,34 @@ pub async fn torn_replies(proxy: &Proxy, near: &Locks, far: &Locks) {
     }
 }
 
+/// Tokens rise, also of waiters, whatever the server's clock does, which `jump` sets to so many seconds after the
+/// right time. The TTL of `one` is shorter than a jump. `drained` awaits that nothing is left.
+///
+/// # Panics
+/// When a token does not rise, or a waiter is not granted.
+pub async fn jumping_clock(
+    one: &Locks,
+    other: &Locks,
+    mut jump: impl AsyncFnMut(i64),
+    mut drained: impl AsyncFnMut(),
+) {
+    let mut last = None;
+    for seconds in [0, 40, 0, -40, 3600, -3600, 0] {
+        let held = acquire(one, "lock").await;
+        assert!(last < Some(held.fencing_token()), "before {seconds}");
+        let waiters = [spawn_waiter(other, "lock"), spawn_waiter(one, "lock")];
+        until_queued(one, "lock", 2).await;
+        jump(seconds).await;
+        // Kept or lost, but never a holder without an expiry.
+        drop(held);
+        let tokens = in_turns(waiters).await;
+        assert!(tokens.len() == 2 && tokens.is_sorted(), "{seconds}: {tokens:?}");
+        assert!(last < Some(tokens[0]), "{seconds}: {tokens:?} after {last:?}");
+        last = tokens.last().copied();
+        drained().await;
+    }
+}
+
 /// A frozen server: holders are lost in time, and it works again afterwards. The TTL is a second.
 ///
 /// # Panics

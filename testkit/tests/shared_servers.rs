@@ -116,7 +116,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn processes_share_one_server_until_the_last_is_killed() {
+fn processes_share_one_server_until_the_last_is_killed_and_the_next_has_another() {
     let program = link("shared");
     let starting: Vec<Child> = (0..4).map(|_| User::start(&program)).collect();
     let mut users: Vec<User> = starting.into_iter().map(User::joined).collect();
@@ -133,21 +133,7 @@ fn processes_share_one_server_until_the_last_is_killed() {
     late.kill();
     until("the server's directory is deleted", || !directory.exists());
     assert!(!answers(port), "the server ends before its directory");
-}
-
-#[test]
-fn a_server_ends_after_the_last_process_and_the_next_run_has_another() {
-    let program = link("ended");
-    let first = User::join(&program);
-    let (port, directory) = (first.port, first.directory.clone());
-    first.leave();
-    until("the server's directory is deleted", || !directory.exists());
-    assert!(!answers(port), "the server ends before its directory");
-    let second = User::join(&program);
-    assert_ne!(second.directory, directory);
-    let directory = second.directory.clone();
-    second.leave();
-    until("the second server's directory is deleted", || !directory.exists());
+    assert_ne!(User::join(&program).directory, directory);
 }
 
 /// It runs as another user, if this is root, and has processes and shared memory that must end with it.

@@ -323,12 +323,10 @@ async fn local_file_systems_can_carry_locks() {
         let locks = connect(dir.path()).await;
         let held = locks.lock("x").acquire().await.unwrap();
         let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-        waiter.expect("begins");
         until_queue_is(&locks, "x", 1, 1).await;
         held.release().await.unwrap();
-        waiter.expect("held");
-        waiter.send("release");
-        waiter.expect("released");
+        waiter.holds();
+        waiter.release();
     }
 }
 
@@ -380,24 +378,22 @@ async fn inspecting_a_lock_does_not_create_it() {
 }
 
 /// Fault 41: file
-#[test]
-fn without_permissions_the_error_says_what_to_do() {
+#[tokio::test]
+async fn without_permissions_the_error_says_what_to_do() {
     if !is_root() {
         return;
     }
     let dir = directory();
     chmod(dir.path(), 0o755);
-    in_runtime(async {
-        let locks = connect(dir.path()).await;
-        let held = locks.lock("x").acquire().await.unwrap();
-        // A user without a home directory.
-        let nobody = |line| TestProcess::start_as(dir.path(), line, 65_534, &[]).expect("refused");
-        let said = nobody("connect");
-        assert!(said.contains("permission denied") && said.contains("chmod 2770"), "{said}");
-        let said = nobody("connect-by-default");
-        assert!(said.contains("install -d -m 0700 -o 65534"), "{said}");
-        held.release().await.unwrap();
-    });
+    let locks = connect(dir.path()).await;
+    let held = locks.lock("x").acquire().await.unwrap();
+    // A user without a home directory.
+    let nobody = |line| TestProcess::start_as(dir.path(), line, 65_534, &[]).expect("refused");
+    let said = nobody("connect");
+    assert!(said.contains("permission denied") && said.contains("chmod 2770"), "{said}");
+    let said = nobody("connect-by-default");
+    assert!(said.contains("install -d -m 0700 -o 65534"), "{said}");
+    held.release().await.unwrap();
 }
 
 /// Reports why this user cannot use the store.

@@ -17,12 +17,10 @@ use crate::support::*;
 /// the token.
 fn orphan(dir: &Path, mode: &str) -> (Pid, u64) {
     let mut holder = TestProcess::start(dir, &format!("hold x {mode}"));
-    holder.expect("begins");
-    let token = holder.expect("held").parse().unwrap();
-    holder.send("pass on");
-    let child = holder.expect("child").parse().unwrap();
+    let token = holder.holds().parse().unwrap();
+    let child = holder.pass_on();
     holder.kill();
-    (Pid::from_raw(child).unwrap(), token)
+    (child, token)
 }
 
 async fn is_free(locks: &Locks, mode: &str) -> bool {
@@ -75,11 +73,8 @@ async fn a_child_that_outlives_its_parent_keeps_the_lock_in_the_same_mode() {
 async fn a_child_does_not_keep_a_released_or_evicted_lock() {
     for evicts in [false, true] {
         let dir = directory();
-        let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-        holder.expect("begins");
-        holder.expect("held");
-        holder.send("pass on");
-        let child: i32 = holder.expect("child").parse().unwrap();
+        let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
+        let child = holder.pass_on();
         if evicts {
             holder.kill();
             let locks = connect(dir.path()).await;
@@ -87,8 +82,7 @@ async fn a_child_does_not_keep_a_released_or_evicted_lock() {
             assert!(locks.evict("x", &seen.holders[0].id).await.unwrap());
             locks.close().await.unwrap();
         } else {
-            holder.send("release");
-            holder.expect("released");
+            holder.release();
             holder.end();
         }
         // Clears the note that the queue was left empty, so that living owners are searched for.
@@ -96,7 +90,7 @@ async fn a_child_does_not_keep_a_released_or_evicted_lock() {
         std::os::unix::fs::FileExt::write_all_at(&state, &[0], 16).unwrap();
         let locks = connect(dir.path()).await;
         assert!(is_free(&locks, "exclusive").await, "evicted: {evicts}");
-        kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+        kill_process(child, Signal::KILL).unwrap();
     }
 }
 
@@ -135,9 +129,7 @@ async fn a_record_that_an_earlier_owner_left_in_a_pipe_is_not_the_next_owner_s()
 async fn a_holder_whose_page_is_lost_excludes_others_until_it_ends() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = TestProcess::start(dir.path(), "hold x shared");
-    holder.expect("begins");
-    holder.expect("held");
+    let mut holder = TestProcess::holding(dir.path(), "hold x shared");
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await && !is_free(&locks, "shared").await);
     assert_eq!(locks.inspect("x").await.unwrap().holders[0].token, None);

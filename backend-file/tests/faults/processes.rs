@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencelock_core::Moment;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
 use crate::support::*;
 
@@ -30,26 +30,22 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     assert_woken(async || {
-        let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-        holder.expect("begins");
-        holder.expect("held");
+        let holder = TestProcess::holding(dir.path(), "hold x exclusive");
         let mut waiters = Vec::new();
         for number in 1..=3 {
             waiters.push(TestProcess::start(dir.path(), "hold x exclusive"));
             until_queue_is(&locks, "x", 1, number).await;
         }
         let mut last = waiters.pop().unwrap();
-        last.expect("begins");
         for waiter in waiters {
             // First the next waiter, then the one after it.
             waiter.kill();
         }
         let killed = locks.now();
         holder.kill();
-        last.expect("held");
+        last.holds();
         let held = locks.now();
-        last.send("release");
-        last.expect("released");
+        last.release();
         last.end();
         (killed, held)
     })
@@ -62,22 +58,17 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
 async fn a_stopped_holder_keeps_its_lock() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-    holder.expect("begins");
-    holder.expect("held");
+    let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
     holder.stop().await;
     let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-    waiter.expect("begins");
     until_queue_is(&locks, "x", 1, 1).await;
     // Several periodic checks, none of which may take the lock away.
     let waited = locks.lock("x").wait_at_most(Duration::from_secs(4)).try_acquire().await.unwrap();
     assert!(waited.is_none(), "two holders");
     holder.signal(Signal::CONT);
-    holder.send("release");
-    holder.expect("released");
-    waiter.expect("held");
-    waiter.send("release");
-    waiter.expect("released");
+    holder.release();
+    waiter.holds();
+    waiter.release();
 }
 
 /// Fault 5: file
@@ -92,39 +83,30 @@ async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     until_queue_is(&locks, "x", 1, 2).await;
     stopped.stop().await;
     held.release().await.unwrap();
-    next.expect("begins");
-    next.expect("held");
+    next.holds();
     stopped.signal(Signal::CONT);
     until_queue_is(&locks, "x", 1, 1).await;
-    next.send("release");
-    next.expect("released");
-    stopped.expect("begins");
-    stopped.expect("held");
-    stopped.send("release");
-    stopped.expect("released");
+    next.release();
+    stopped.holds();
+    stopped.release();
 }
 
 #[tokio::test]
 async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-    holder.expect("begins");
-    holder.expect("held");
-    holder.send("pass on");
-    let child: i32 = holder.expect("child").parse().unwrap();
+    let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
+    let child = holder.pass_on();
     let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-    waiter.expect("begins");
     until_queue_is(&locks, "x", 1, 1).await;
     holder.kill();
     // The holder is dead, its child is not. Longer than several periodic checks.
     let waited = locks.lock("x").wait_at_most(Duration::from_secs(3)).try_acquire().await.unwrap();
     assert!(waited.is_none(), "the child should keep it");
     assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 1);
-    kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
-    waiter.expect("held");
-    waiter.send("release");
-    waiter.expect("released");
+    kill_process(child, Signal::KILL).unwrap();
+    waiter.holds();
+    waiter.release();
 }
 
 #[tokio::test]
@@ -132,22 +114,16 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     assert_woken(async || {
-        let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-        holder.expect("begins");
-        holder.expect("held");
-        holder.send("pass on");
-        let child: i32 = holder.expect("child").parse().unwrap();
+        let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
+        let child = holder.pass_on();
         let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-        waiter.expect("begins");
         until_queue_is(&locks, "x", 1, 1).await;
         let sent = locks.now();
-        holder.send("release");
-        holder.expect("released");
-        waiter.expect("held");
+        holder.release();
+        waiter.holds();
         let held = locks.now();
-        kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
-        waiter.send("release");
-        waiter.expect("released");
+        kill_process(child, Signal::KILL).unwrap();
+        waiter.release();
         (sent, held)
     })
     .await;
@@ -158,10 +134,8 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
     let dir = directory();
     let locks = connect(dir.path()).await;
     let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-    holder.expect("begins");
-    let token = holder.expect("held");
+    let token = holder.holds();
     let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-    waiter.expect("begins");
     until_queue_is(&locks, "x", 1, 1).await;
     let seen = locks.inspect("x").await.unwrap();
     let participant = &seen.holders[0];
@@ -171,7 +145,7 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
     assert!(locks.evict("x", &participant.id).await.unwrap());
     holder.expect("lost taken_away");
     holder.end();
-    waiter.expect("held");
+    waiter.holds();
     assert!(!locks.evict("x", &participant.id).await.unwrap(), "it is gone already");
     // An evicted waiter queues again, at the end.
     let mut second = TestProcess::start(dir.path(), "hold x exclusive");
@@ -185,13 +159,10 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
         (now.waiters.len() == 2 && now.waiters[0].id == seen.waiters[1].id).then_some(())
     })
     .await;
-    waiter.send("release");
-    waiter.expect("released");
+    waiter.release();
     for process in [&mut third, &mut second] {
-        process.expect("begins");
-        process.expect("held");
-        process.send("release");
-        process.expect("released");
+        process.holds();
+        process.release();
     }
 }
 
@@ -199,30 +170,23 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
 async fn a_waiting_writer_blocks_new_readers_which_then_hold_together() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut reader = TestProcess::start(dir.path(), "hold x shared");
-    reader.expect("begins");
-    reader.expect("held");
+    let mut reader = TestProcess::holding(dir.path(), "hold x shared");
     let mut writer = TestProcess::start(dir.path(), "hold x exclusive");
     until_queue_is(&locks, "x", 1, 1).await;
     let mut later: Vec<_> =
         (2..5).map(|_| TestProcess::start(dir.path(), "hold x shared")).collect();
     until_queue_is(&locks, "x", 1, 4).await;
     assert!(locks.rw_lock("x").read().try_acquire().await.unwrap().is_none());
-    reader.send("release");
-    reader.expect("released");
-    writer.expect("begins");
-    writer.expect("held");
+    reader.release();
+    writer.holds();
     until_queue_is(&locks, "x", 1, 3).await;
-    writer.send("release");
-    writer.expect("released");
+    writer.release();
     for process in &mut later {
-        process.expect("begins");
-        process.expect("held");
+        process.holds();
     }
     until_queue_is(&locks, "x", 3, 0).await;
     for process in &mut later {
-        process.send("release");
-        process.expect("released");
+        process.release();
     }
 }
 
@@ -230,14 +194,8 @@ async fn a_waiting_writer_blocks_new_readers_which_then_hold_together() {
 async fn permits_of_killed_processes_are_freed() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holders: Vec<_> = (0..3)
-        .map(|_| {
-            let mut process = TestProcess::start(dir.path(), "hold x permits:1:3");
-            process.expect("begins");
-            process.expect("held");
-            process
-        })
-        .collect();
+    let mut holders: Vec<_> =
+        (0..3).map(|_| TestProcess::holding(dir.path(), "hold x permits:1:3")).collect();
     let mut waiters = Vec::new();
     for number in 1..=3 {
         waiters.push(TestProcess::start(dir.path(), "hold x permits:1:3"));
@@ -246,12 +204,10 @@ async fn permits_of_killed_processes_are_freed() {
     // Whichever holder is killed, the oldest or the youngest, the next waiter has to be woken.
     for (at, waiter) in [0, 1, 0].into_iter().zip(&mut waiters) {
         holders.remove(at).kill();
-        waiter.expect("begins");
-        waiter.expect("held");
+        waiter.holds();
     }
     for waiter in &mut waiters {
-        waiter.send("release");
-        waiter.expect("released");
+        waiter.release();
     }
     assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
 }

@@ -168,10 +168,8 @@ fn the_owner_of_a_lock_directory_cannot_make_root_change_a_file() {
     let store = directory_of(0, 0, 0o1777);
     // The attacker was the first to use the lock.
     let mut first = TestProcess::start_as(store.path(), "hold x exclusive", MALLORY, &[]);
-    first.expect("begins");
-    first.expect("held");
-    first.send("release");
-    first.expect("released");
+    first.holds();
+    first.release();
     assert_eq!(fs::metadata(store.path().join("lock%3Ax")).unwrap().uid(), MALLORY);
     under_attack(store.path(), &[], &victims, attack_time());
 }
@@ -253,8 +251,7 @@ fn a_shared_directory_of_another_user_is_refused() {
     assert!(says(0).contains("chown root"));
     chown(store.path(), Some(0), None).unwrap();
     let mut process = TestProcess::start_as(store.path(), "hold x exclusive", ALICE, &[]);
-    process.expect("begins");
-    process.expect("held");
+    process.holds();
 }
 
 fn is_owned(path: &Path, owner: u32) {
@@ -276,13 +273,11 @@ fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
     let store = directory_of(ALICE, GROUP, 0o700);
     let alice = |line: &str| TestProcess::start_as(store.path(), line, ALICE, &[]);
     let held = |mut process: TestProcess| {
-        process.expect("begins");
-        process.expect("held");
+        process.holds();
         process
     };
     let released = |mut process: TestProcess| {
-        process.send("release");
-        process.expect("released");
+        process.release();
         process.end();
     };
     // Root is the first to use the directory and the lock.

@@ -45,6 +45,12 @@ pub(crate) struct TestProcess {
 
 impl TestProcess {
     /// Starts the test `child_process` of this binary with the command `line`.
+    pub(crate) fn holding(dir: &Path, line: &str) -> TestProcess {
+        let mut process = TestProcess::start(dir, line);
+        process.holds();
+        process
+    }
+
     pub(crate) fn start(dir: &Path, line: &str) -> TestProcess {
         TestProcess::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, line)
     }
@@ -108,6 +114,23 @@ impl TestProcess {
             Some(rest) => rest.trim().to_owned(),
             None => panic!("reported {line:?}, expected {word}"),
         }
+    }
+
+    /// Of the command `hold`, which waits for nothing but the lock: the token.
+    pub(crate) fn holds(&mut self) -> String {
+        self.expect("begins");
+        self.expect("held")
+    }
+
+    pub(crate) fn release(&mut self) {
+        self.send("release");
+        self.expect("released");
+    }
+
+    /// Its child inherits the lock's descriptor.
+    pub(crate) fn pass_on(&mut self) -> Pid {
+        self.send("pass on");
+        Pid::from_raw(self.expect("child").parse().unwrap()).unwrap()
     }
 
     pub(crate) fn send(&mut self, word: &str) {

@@ -67,8 +67,7 @@ async fn tokens_rise_across_processes_and_kills() {
 /// Starts a process that holds `x`, and kills it: its entry stays until another claim finds it.
 fn killed_holder(dir: &Path) -> u64 {
     let mut process = TestProcess::start(dir, "hold x exclusive");
-    process.expect("begins");
-    let token = process.expect("held").parse().unwrap();
+    let token = process.holds().parse().unwrap();
     process.kill();
     token
 }

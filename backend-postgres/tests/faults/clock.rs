@@ -1,11 +1,10 @@
 //! A server whose wall clock jumps: every lease in it depends on it, and no guarded write does.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use fencelock_core::{ErrorKind, FencingToken};
+use fencelock_core::ErrorKind;
+use fencelock_testkit::clocks::{jump, one_percent_fast};
 use fencelock_testkit::proxy::Direction;
+use fencelock_testkit::scenes;
 use fencelock_testkit::servers::{PostgresOptions, ServerClock, TestPostgres};
-use tokio::time::Instant;
 
 use crate::support::*;
 
@@ -22,19 +21,18 @@ impl Skewed {
         Skewed { server: server.expect("a server starts"), clock }
     }
 
-    /// Sets the clock to `seconds` after the right time.
     async fn is_ahead_by(&self, seconds: i64) {
-        self.clock.is_ahead_by(seconds).expect("written");
-        let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later");
-        let right = i64::try_from(right.as_secs()).expect("soon");
-        until("the clock has jumped", async || {
-            let time =
-                sql(&self.server, "SELECT extract(epoch FROM clock_timestamp())::bigint").await;
-            let shown: i64 = time.parse().expect("a time");
-            (shown - right - seconds).abs() < 30
+        jump(&self.clock, seconds, async || {
+            (time_us(&self.server).await / 1_000_000).cast_signed()
         })
         .await;
     }
+}
+
+/// The time that it shows, in microseconds.
+async fn time_us(server: &TestPostgres) -> u64 {
+    let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    sql(server, now).await.parse().expect("a time")
 }
 
 /// Row 33: the holder is notified, and the token still rises, also when the clock jumps back.
@@ -44,21 +42,8 @@ async fn tokens_rise_whatever_the_servers_clock_does() {
     let skewed = Skewed::start().await;
     let server = &skewed.server;
     let (one, other) = (direct(server, "ttl=4s").await, direct(server, "ttl=30s").await);
-    let mut last: Option<FencingToken> = None;
-    for seconds in [0, 40, 0, -40, 3600, -3600, 0] {
-        let held = acquire(&one, "lock").await;
-        assert!(last < Some(held.fencing_token()), "before {seconds}");
-        let waiters = [spawn_waiter(&other, "lock"), spawn_waiter(&one, "lock")];
-        until_queued(&one, "lock", 2).await;
-        skewed.is_ahead_by(seconds).await;
-        // Kept or lost, but never a holder without an expiry.
-        drop(held);
-        let tokens = in_turns(waiters).await;
-        assert!(tokens.len() == 2 && tokens.is_sorted(), "{seconds}: {tokens:?}");
-        assert!(last < Some(tokens[0]), "{seconds}: {tokens:?} after {last:?}");
-        last = tokens.last().copied();
-        drained(server).await;
-    }
+    let jump = async |seconds| skewed.is_ahead_by(seconds).await;
+    scenes::jumping_clock(&one, &other, jump, async || drained(server).await).await;
 }
 
 /// Row 33: two clients believe that they hold the lock, and one of them writes.
@@ -102,33 +87,23 @@ async fn after_a_jump_ahead_two_believe_and_one_of_them_can_write() {
 async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts() {
     let Skewed { server, clock } = Skewed::start().await;
     let testbed = Testbed::of(server).await;
-    let began = Instant::now();
-    let ticking = tokio::spawn(async move {
-        loop {
-            let ahead = i64::try_from(began.elapsed().as_micros() / 100).expect("soon");
-            clock.is_ahead_by_micros(ahead).expect("written");
-            tokio::time::sleep(ms(1)).await;
+    let scene = async {
+        for _ in 0..3 {
+            // On connections of their own, since a reset heals the other one.
+            let (near, far) =
+                (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=2500ms").await);
+            let held = acquire(&far, "lock").await;
+            let waiter = spawn_waiter(&near, "lock");
+            until_queued(&near, "lock", 1).await;
+            testbed.proxy.black_hole(Direction::ToServer);
+            testbed.proxy.black_hole(Direction::ToClient);
+            let next = until_granted(waiter).await;
+            assert!(!held.is_held(), "held {:?} too long", held.remaining());
+            release(next).await;
+            testbed.proxy.heal().await.unwrap();
         }
-    });
-    for _ in 0..3 {
-        // On connections of their own, since a reset heals the other one.
-        let (near, far) =
-            (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=2500ms").await);
-        let held = acquire(&far, "lock").await;
-        let waiter = spawn_waiter(&near, "lock");
-        until_queued(&near, "lock", 1).await;
-        testbed.proxy.black_hole(Direction::ToServer);
-        testbed.proxy.black_hole(Direction::ToClient);
-        let next = until_granted(waiter).await;
-        assert!(!held.is_held(), "held {:?} too long", held.remaining());
-        release(next).await;
-        testbed.proxy.heal().await.unwrap();
-    }
-    let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    let shown: u128 = sql(&testbed.server, now).await.parse().expect("a time");
-    let right = SystemTime::now().duration_since(UNIX_EPOCH).expect("later").as_micros();
-    assert!(shown > right + began.elapsed().as_micros() / 200, "its clock was not fast");
-    ticking.abort();
+    };
+    one_percent_fast(&[clock], scene, async || vec![time_us(&testbed.server).await]).await;
     drained(&testbed.server).await;
 }
 

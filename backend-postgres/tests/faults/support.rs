@@ -2,8 +2,6 @@
 //!
 //! Bounds are generous: they distinguish late on a busy machine from never, and are not promises.
 
-use std::sync::{Mutex, Once, PoisonError};
-
 use fencelock_core::{Error, ErrorKind, Guard, Locks, Result, url};
 use fencelock_postgres::SCHEME;
 pub(crate) use fencelock_testkit::helpers::*;
@@ -208,28 +206,4 @@ pub(crate) async fn drained(server: &TestPostgres) {
     let drained = empty.await;
     assert!(drained.is_ok(), "still there: {left:?}");
     assert_no_panics();
-}
-
-static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// Records panics in tasks that are not awaited: those of the tests have other locations.
-fn catch_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            let place = panic.location().map(std::panic::Location::file).unwrap_or_default();
-            if !place.contains("tests/") && !place.contains("testkit/") {
-                let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
-                panics.push(panic.to_string());
-            }
-            usual(panic);
-        }));
-    });
-}
-
-/// Asserts that nothing outside the tests has panicked so far, in any test.
-pub(crate) fn assert_no_panics() {
-    let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
-    assert!(panics.is_empty(), "{panics:?}");
 }

@@ -2,7 +2,6 @@
 //!
 //! Bounds are generous: they distinguish late on a busy machine from never, and are not promises.
 
-use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use fencelock_conformance::ProtectedRegister;
@@ -115,30 +114,6 @@ pub(crate) async fn drained(server: &TestRedis) {
         sleep(ms(10)).await;
     }
     assert_no_panics();
-}
-
-static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// Records panics in tasks that are not awaited: those of the tests have other locations.
-fn catch_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            let place = panic.location().map(std::panic::Location::file).unwrap_or_default();
-            if !place.contains("tests/") {
-                let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
-                panics.push(panic.to_string());
-            }
-            usual(panic);
-        }));
-    });
-}
-
-/// Asserts that nothing outside the tests has panicked so far, in any test.
-pub(crate) fn assert_no_panics() {
-    let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
-    assert!(panics.is_empty(), "{panics:?}");
 }
 
 /// Two clients hold the lock that a failover loses: a grant after `isolate` reaches no replica, and `kill` has

@@ -147,6 +147,19 @@ pub(crate) struct Script {
     close: Play<Asked<()>, Result<()>>,
 }
 
+/// Methods that say what the store answers to each call of a kind.
+macro_rules! plays {
+    ($($method:ident: $field:ident($asked:ty) -> $answer:ty;)*) => {$(
+        pub(crate) fn $method<F: Future<Output = $answer> + Send + 'static>(
+            mut self,
+            play: impl Fn($asked) -> F + Send + Sync + 'static,
+        ) -> Script {
+            self.$field = Arc::new(move |asked| Box::pin(play(asked)));
+            self
+        }
+    )*};
+}
+
 impl Script {
     pub(crate) fn new() -> Script {
         Script {
@@ -202,60 +215,14 @@ impl Script {
         self
     }
 
-    pub(crate) fn inspections<F: Future<Output = Result<Snapshot>> + Send + 'static>(
-        mut self,
-        play: impl Fn(()) -> F + Send + Sync + 'static,
-    ) -> Script {
-        self.inspect = Arc::new(move |asked| Box::pin(play(asked)));
-        self
-    }
-
-    pub(crate) fn attempts<F: Future<Output = Result<AttemptOutcome>> + Send + 'static>(
-        mut self,
-        play: impl Fn(One) -> F + Send + Sync + 'static,
-    ) -> Script {
-        self.attempt = Arc::new(move |asked| Box::pin(play(asked)));
-        self
-    }
-
-    pub(crate) fn releases<F: Future<Output = Result<ReleaseOutcome>> + Send + 'static>(
-        mut self,
-        play: impl Fn(One) -> F + Send + Sync + 'static,
-    ) -> Script {
-        self.release = Arc::new(move |asked| Box::pin(play(asked)));
-        self
-    }
-
-    pub(crate) fn renewals<F: Future<Output = Result<RenewOutcome>> + Send + 'static>(
-        mut self,
-        play: impl Fn(One) -> F + Send + Sync + 'static,
-    ) -> Script {
-        self.renew = Arc::new(move |asked| Box::pin(play(asked)));
-        self
-    }
-
-    pub(crate) fn checks<F: Future<Output = Result<Vec<WaiterCheck>>> + Send + 'static>(
-        mut self,
-        play: impl Fn(Many) -> F + Send + Sync + 'static,
-    ) -> Script {
-        self.check = Arc::new(move |asked| Box::pin(play(asked)));
-        self
-    }
-
-    pub(crate) fn closes<F: Future<Output = Result<()>> + Send + 'static>(
-        mut self,
-        play: impl Fn(Asked<()>) -> F + Send + Sync + 'static,
-    ) -> Script {
-        self.close = Arc::new(move |asked| Box::pin(play(asked)));
-        self
-    }
-
-    pub(crate) fn clears<F: Future<Output = Result<()>> + Send + 'static>(
-        mut self,
-        play: impl Fn(Asked<()>) -> F + Send + Sync + 'static,
-    ) -> Script {
-        self.clear = Arc::new(move |asked| Box::pin(play(asked)));
-        self
+    plays! {
+        inspections: inspect(()) -> Result<Snapshot>;
+        attempts: attempt(One) -> Result<AttemptOutcome>;
+        releases: release(One) -> Result<ReleaseOutcome>;
+        renewals: renew(One) -> Result<RenewOutcome>;
+        checks: check(Many) -> Result<Vec<WaiterCheck>>;
+        closes: close(Asked<()>) -> Result<()>;
+        clears: clear(Asked<()>) -> Result<()>;
     }
 
     pub(crate) fn liveness(mut self, liveness: Liveness, renewal: RenewalPlan) -> Script {
