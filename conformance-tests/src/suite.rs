@@ -124,6 +124,17 @@ pub fn run_behaviour(
     run(&subject, behaviour, bounds, seed, &CancellationToken::new()).outcome
 }
 
+/// As [`run_behaviour`], and again, three times in all, if it failed while the machine was stalled.
+pub fn run_behaviour_fairly(
+    harness: &Arc<dyn Harness>,
+    behaviour: &Behaviour,
+    patience: Duration,
+    seed: u64,
+) -> Outcome {
+    let (subject, never) = (Subject::new(harness.clone()), CancellationToken::new());
+    run_fairly(&subject, behaviour, Bounds::with_patience(patience), seed, &never)
+}
+
 /// Repeats a behaviour that failed while the machine was stalled: then leases end and waits take
 /// too long on any store. Exclusion and tokens do not depend on time, so their violation is final.
 pub(crate) fn run_fairly(

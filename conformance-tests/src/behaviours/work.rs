@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fencelock_core::{ErrorKind, Guard, Keep, Locks, LostReason};
+use fencelock_core::{ErrorKind, Guard, Keep, Lock, Locks, LostReason};
 use tokio::task::JoinSet;
 
 use crate::history::checker::Rules;
@@ -129,6 +129,8 @@ pub(super) const SHORT_TTL: Duration = Duration::from_secs(1);
 /// held; a store that commits to disk needs longer.
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(800);
 
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+
 /// Acquires in the background.
 pub(super) fn spawn_waiter(locks: &Locks, name: &str, how: How) -> Waiter {
     waiting::spawn_waiter(how.lock(locks, name))
@@ -139,6 +141,25 @@ pub(super) async fn acquire(context: &Context, locks: &Locks, name: &str, how: H
     let lock = how.lock(locks, name);
     let acquired = context.soon(&format!("{name:?} is acquired as {how:?}"), lock.acquire()).await;
     acquired.expect("acquired")
+}
+
+/// Acquires, and once more if the answer took as long as the shortest lease there is: the machine, or the server, is
+/// busy, and what came too late is released again.
+pub(super) async fn in_time(lock: &Lock) -> Guard {
+    loop {
+        let asked = Instant::now();
+        match lock.acquire().await {
+            Err(error) if error.kind() == ErrorKind::Lost => {
+                assert!(asked.elapsed() > SHORTEST_LEASE * 9 / 10, "{error}");
+            }
+            acquired => return acquired.expect("acquired"),
+        }
+    }
+}
+
+/// [`in_time`], at once.
+pub(super) async fn acquire_lock(context: &Context, lock: &Lock) -> Guard {
+    context.soon("acquired", in_time(lock)).await
 }
 
 /// Removes a cell of whatever kind.

@@ -50,7 +50,7 @@ async fn one_way(context: Arc<Context>) {
     let locks = context.client().await;
     for direction in [NetworkFault::RequestsLost, NetworkFault::RepliesLost] {
         let lock = locks.lock(&name).ttl(SHORT_TTL);
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         let until = guard.valid_until();
         context.inject_fault(direction).await;
         let bound = context.silence_frees_within(SHORT_TTL);
@@ -67,7 +67,7 @@ async fn resets(context: Arc<Context>) {
     let (kept, wanted) = (context.name("kept"), context.name("wanted"));
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&kept).ttl(Duration::from_secs(6));
-    let held = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let held = work::acquire_lock(&context, &lock).await;
     for _ in 0..3 {
         let blocker = context.acquire(&two, &wanted).await;
         let waiter = work::spawn_waiter(&one, &wanted, How::Exclusive);

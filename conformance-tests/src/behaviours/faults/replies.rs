@@ -81,7 +81,7 @@ async fn lease(context: Arc<Context>) {
     let ttl = context.patience().min(Duration::from_secs(4));
     lose_next(&context).await;
     let lock = one.lock(&name).fixed_lease(ttl);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     context.sleep_until(&two, guard.valid_until() - ttl / 2).await;
     let next = async {
         loop {
@@ -135,7 +135,7 @@ async fn renewal(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).ttl(context.patience().min(Duration::from_secs(6)));
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     for _ in 0..3 {
         let before = guard.valid_until();
         lose_next(&context).await;

@@ -78,7 +78,7 @@ async fn busy(context: Arc<Context>) {
     let name = context.name("busy");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let again = context.soon("a try answers", lock.try_acquire()).await.expect("a try answers");
     assert!(again.is_none(), "the same Lock was granted twice");
     work::assert_busy(&context, &one, &name).await;
@@ -97,7 +97,7 @@ async fn later(context: Arc<Context>) {
     let later = context.client().await;
     for (holder, other) in [(&later, &earlier), (&earlier, &later)] {
         let lock = holder.lock(&name).ttl(SHORT_TTL);
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         let free = work::is_free(&context, other, &name, How::Exclusive).await;
         context.assert_final(!(free && guard.is_held()), || {
             "two clients that connected at different times both hold the lock".to_owned()

@@ -54,7 +54,7 @@ async fn after_loss(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let lock = locks.lock(&name).hold_at_most(BRIEFLY);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     assert_eq!(work::until_lost(&context, &guard).await, LostReason::HoldLimit);
     work::release_is_not_held(&context, guard).await;
 }
@@ -66,7 +66,7 @@ async fn stale(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     for successor in [&one, &two] {
         let lock = one.lock(&name).hold_at_most(BRIEFLY);
-        let old = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let old = work::acquire_lock(&context, &lock).await;
         work::until_lost(&context, &old).await;
         let new = context.acquire(successor, &name).await;
         work::release_is_not_held(&context, old).await;
@@ -80,7 +80,7 @@ async fn stale_drop(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).hold_at_most(BRIEFLY);
-    let old = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let old = work::acquire_lock(&context, &lock).await;
     work::until_lost(&context, &old).await;
     let new = context.acquire(&two, &name).await;
     drop(old);
@@ -97,7 +97,7 @@ async fn thawed(context: Arc<Context>) {
     let frozen_runtime = FrozenRuntime::new();
     let frozen = context.client_on(&frozen_runtime).await;
     let lock = frozen.lock(&name).ttl(SHORT_TTL / 2);
-    let old = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
+    let old = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
     let two = context.client().await;
     let bound = context.silence_frees_within(SHORT_TTL / 2);
     let waits = two.lock(&name);
@@ -146,7 +146,7 @@ async fn no_runtime(context: Arc<Context>) {
     let frozen_runtime = FrozenRuntime::new();
     let client = context.client_on(&frozen_runtime).await;
     let lock = client.lock(&name).ttl(SHORT_TTL / 2);
-    let guard = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
+    let guard = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
     tokio::task::spawn_blocking(move || drop(frozen_runtime)).await.expect("the runtime ends");
     assert!(!guard.is_held(), "a guard that is no longer renewed is reported as held");
     context.soon("the guard is lost with its runtime", guard.lost()).await;
@@ -181,7 +181,7 @@ async fn owners(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let lock = locks.lock(&name);
-    let first = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let first = work::acquire_lock(&context, &lock).await;
     let second = {
         let lock = lock.clone();
         tokio::spawn(async move { lock.acquire().await })

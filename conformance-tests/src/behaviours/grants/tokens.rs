@@ -67,11 +67,11 @@ async fn losses(context: Arc<Context>) {
     let mut last = None;
     for locks in [&one, &two, &one] {
         let lock = locks.lock(&name).hold_at_most(BRIEFLY);
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         work::until_lost(&context, &guard).await;
         let lock = locks.lock(&name).fixed_lease(Duration::from_millis(100));
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         work::until_lost(&context, &guard).await;
         let guard = context.acquire(locks, &name).await;
@@ -127,7 +127,7 @@ async fn constant(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let (token, until) = (guard.fencing_token(), guard.valid_until());
     if context.profile().renewal != RenewalPlan::None {
         context.until("it is renewed", async || guard.valid_until() > until).await;
@@ -194,7 +194,7 @@ async fn data(context: Arc<Context>) {
     let mut last = None;
     for _ in 0..3 {
         let lock = locks.lock(&name).ttl(work::SHORT_TTL);
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         context.store().lose_data().await.expect("the data is lost");
         work::until_lost(&context, &guard).await;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Guard, Locks, Mode, Operation, Owner, Snapshot};
 use futures_util::FutureExt;
 
 use crate::behaviours::behaviour;
-use crate::behaviours::work;
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::cancel_points::DroppedAfter;
 use crate::harness::Backdoor;
 use crate::how::How;
@@ -208,12 +207,11 @@ async fn token(context: Arc<Context>) {
 async fn renewed(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
-    let ttl = Duration::from_millis(600);
-    let lock = one.rw_lock(&name).write().ttl(ttl);
-    let writer = context.soon("a writer", lock.acquire()).await.expect("acquired");
+    let lock = one.rw_lock(&name).write().ttl(SHORT_TTL);
+    let writer = work::acquire_lock(&context, &lock).await;
     downgrade(&context, &writer).await;
-    let far = one.now() + ttl * 3;
-    context.until("it is renewed three times", async || writer.valid_until() > far).await;
+    let far = one.now() + SHORT_TTL * 2;
+    context.until("it is renewed", async || writer.valid_until() > far).await;
     assert!(!work::is_free(&context, &two, &name, How::Exclusive).await);
     context.release(writer).await;
     assert!(work::is_free(&context, &two, &name, How::Exclusive).await);

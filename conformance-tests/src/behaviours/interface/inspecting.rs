@@ -44,7 +44,7 @@ async fn seen(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).label("nightly billing");
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let lock = two.lock(&name).label("hourly report");
     let waiter = tokio::spawn(async move { lock.acquire().await });
     context.until_queued(&one, &name, 1).await;
@@ -94,7 +94,7 @@ async fn evict(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
     let evicting = two.evict(&name, &seen.holders[0].id);
     assert!(

@@ -70,7 +70,7 @@ async fn extremes(context: Arc<Context>) {
         locks.lock(&name).ttl(longest).hold_at_most(day * 365),
         locks.lock(&name).ttl(longest).hold_at_most(day).wait_at_most(Duration::MAX),
     ] {
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         assert!(guard.is_held());
         assert!(!is_lease(&context) || guard.remaining() > longest / 2, "not as long as asked for");
         context.release(guard).await;
@@ -132,7 +132,7 @@ async fn labels(context: Arc<Context>) {
     let long = "ü".repeat(10_000);
     for text in ["", "\0\n\t", "a:b|c,d{e}", "\u{202e}", "'; --", "%s%n", &long] {
         let lock = locks.lock(&name).label(text);
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
         let label = seen.holders.first().and_then(|holder| holder.label.clone());
         if let Some(label) = label {

@@ -42,7 +42,7 @@ async fn kept(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let started = Instant::now();
     while started.elapsed() < LONG {
         assert!(guard.is_held(), "lost after {:?} with a healthy store", started.elapsed());
@@ -56,7 +56,7 @@ async fn moves(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     for _ in 0..3 {
         let until = guard.valid_until();
         context.until("a renewal moves the validity", async || guard.valid_until() > until).await;
@@ -69,7 +69,7 @@ async fn not_expiring(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     tokio::select! {
         () = guard.expiring(SHORT_TTL / 10) => panic!("expiring, with a healthy store"),
         reason = guard.lost() => panic!("lost with a healthy store: {reason}"),
@@ -83,11 +83,11 @@ async fn others(context: Arc<Context>) {
     let (name, other) = (context.name("held"), context.name("busy"));
     let locks = context.client().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let started = Instant::now();
     while started.elapsed() < LONG {
         let brief = locks.lock(&other).ttl(SHORT_TTL);
-        let brief = context.soon("acquired", brief.acquire()).await.expect("acquired");
+        let brief = work::acquire_lock(&context, &brief).await;
         context.release(brief).await;
         work::assert_busy(&context, &locks, &name).await;
         assert!(guard.is_held(), "lost after {:?}", started.elapsed());
@@ -104,7 +104,7 @@ async fn suspended(context: Arc<Context>) {
         (0..UNPOLLED).map(|index| context.name(&format!("free {index}"))).collect();
     let (locks, other) = (context.client().await, context.client().await);
     let lock = locks.lock(&held).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let released = context.acquire(&locks, &context.name("released")).await;
     let holder = context.acquire(&other, &busy).await;
     let mut unpolled: Vec<BoxFuture<'_, ()>> = vec![Box::pin(async {
@@ -138,7 +138,7 @@ async fn again(context: Arc<Context>) {
     let locks = context.client().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
     for round in 0..50 {
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         if round % 2 == 0 {
             context.release(guard).await;
         } else {
@@ -146,7 +146,7 @@ async fn again(context: Arc<Context>) {
             drop(guard);
         }
     }
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let started = Instant::now();
     while started.elapsed() < LONG {
         assert!(guard.is_held(), "lost after {:?}", started.elapsed());
@@ -184,10 +184,10 @@ async fn not_after(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     sleep(SHORT_TTL / 2).await;
     context.release(guard).await;
-    let dropped = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let dropped = work::acquire_lock(&context, &lock).await;
     drop(dropped);
     let next = context.acquire(&two, &name).await;
     context.release(next).await;
@@ -205,7 +205,7 @@ async fn alone(context: Arc<Context>) {
     let locks = context.connect(&context.params()).await;
     let guard = {
         let lock = locks.lock(&name).ttl(SHORT_TTL);
-        context.soon("acquired", lock.acquire()).await.expect("acquired")
+        work::acquire_lock(&context, &lock).await
     };
     drop(locks);
     let started = Instant::now();

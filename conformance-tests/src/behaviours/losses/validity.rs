@@ -79,15 +79,7 @@ async fn exact(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let lock = locks.lock(&name).fixed_lease(Duration::from_millis(120));
-    let acquired = async || match lock.acquire().await {
-        Err(error) if error.kind() == ErrorKind::Lost => None, // The reply came after the lease.
-        acquired => Some(acquired.expect("acquired")),
-    };
-    let guard = loop {
-        if let Some(guard) = context.soon("acquired", acquired()).await {
-            break guard;
-        }
-    };
+    let guard = work::acquire_lock(&context, &lock).await;
     let until = guard.valid_until();
     let asking = async {
         loop {
@@ -112,7 +104,7 @@ async fn fixed(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     let ttl = Duration::from_millis(200);
     let lock = one.lock(&name).fixed_lease(ttl);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let longest = lease_end(one.now(), ttl);
     assert!(guard.valid_until() <= longest, "a lease of {ttl:?} lasts {:?}", guard.remaining());
     let next = two.lock(&name);
@@ -159,7 +151,7 @@ async fn forgotten(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).hold_at_most(BRIEFLY);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     std::mem::forget(guard);
     let next = context.acquire(&two, &name).await;
     context.release(next).await;
@@ -171,7 +163,7 @@ async fn hold_at_most(context: Arc<Context>) {
     let limit = Duration::from_millis(500);
     // Renewed at 100 ms: each renewal must leave the limit alone.
     let lock = locks.lock(&name).ttl(Duration::from_millis(300)).hold_at_most(limit);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let end = locks.now() + limit;
     while guard.is_held() {
         assert!(guard.valid_until() <= end, "renewed past hold_at_most");
@@ -186,7 +178,7 @@ async fn expiring(context: Arc<Context>) {
     let locks = context.client().await;
     let (lease, margin) = (Duration::from_millis(400), Duration::from_millis(200));
     let lock = locks.lock(&name).fixed_lease(lease);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let until = guard.valid_until();
     context.soon("the margin is reached", guard.expiring(margin)).await;
     let now = locks.now();
@@ -213,7 +205,7 @@ async fn run_drops(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let lock = locks.lock(&name).hold_at_most(BRIEFLY);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     let (alive, mut dropped) = tokio::sync::oneshot::channel::<()>();
     let work = guard.run(async move {
         let _alive = alive;
@@ -235,7 +227,7 @@ async fn shorter(context: Arc<Context>) {
     let locks = context.client().await;
     for ttl in [Duration::from_secs(10), Duration::from_secs(1), context.longest_ttl()] {
         let lock = locks.lock(&name).ttl(ttl);
-        let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+        let guard = work::acquire_lock(&context, &lock).await;
         let longest = lease_end(locks.now(), ttl);
         assert!(guard.valid_until() <= longest, "valid for {:?}", guard.remaining());
         context.release(guard).await;
@@ -278,7 +270,7 @@ async fn short_nap(context: Arc<Context>) {
     let frozen_runtime = FrozenRuntime::new();
     let frozen = context.client_on(&frozen_runtime).await;
     let lock = frozen.lock(&name).ttl(context.patience());
-    let guard = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
+    let guard = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
     let two = context.client().await;
     // No longer than that by much: a try takes what it takes on a busy machine.
     sleep(Duration::from_millis(300)).await;
@@ -298,7 +290,7 @@ async fn frozen(context: Arc<Context>) {
     let frozen = context.client_on(&frozen_runtime).await;
     let ttl = SHORT_TTL / 2;
     let lock = frozen.lock(&name).ttl(ttl);
-    let guard = frozen_runtime.run(async move { lock.acquire().await }).await.expect("acquired");
+    let guard = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
     let until = guard.valid_until();
     let two = context.client().await;
     let lock = two.lock(&name);
@@ -326,7 +318,7 @@ async fn expired(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
     let lock = one.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     context.store().expire(&name).await.expect("the store forgets it");
     work::until_lost(&context, &guard).await;
     work::release_is_not_held(&context, guard).await;
@@ -342,7 +334,7 @@ async fn cut_off(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
-    let guard = context.soon("acquired", lock.acquire()).await.expect("acquired");
+    let guard = work::acquire_lock(&context, &lock).await;
     context.inject_fault(NetworkFault::CutOff).await;
     let bound = context.silence_frees_within(SHORT_TTL);
     let until = guard.valid_until();

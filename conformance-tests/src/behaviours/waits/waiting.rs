@@ -224,8 +224,9 @@ async fn timed_out(context: Arc<Context>) {
     );
 }
 
-/// A missed wake-up costs a waiter check after a second, or a lease; 300 hand-offs would show it, also of a
-/// store that cannot notify, and looks every 100 ms.
+/// A missed wake-up costs half a second until the next waiter check, or a lease: 300 hand-offs would show it, also of
+/// a store that cannot notify, and looks every 100 ms. Of a server for which there is little processor time each may
+/// take 200 ms.
 async fn stress(context: Arc<Context>) {
     let name = context.name("lock");
     let (one, two) = (context.client().await, context.client().await);
@@ -234,7 +235,7 @@ async fn stress(context: Arc<Context>) {
     let events = work::contend(&context, clients.collect(), &name, 30, |_| How::Exclusive).await;
     work::assert_history(&context, events);
     let took = started.elapsed();
-    assert!(took < 2 * context.patience(), "300 hand-offs took {took:?}: wake-ups are missed");
+    assert!(took < 4 * context.patience(), "300 hand-offs took {took:?}: wake-ups are missed");
 }
 
 /// Invariant 7: seconds at most, never the lease of a lock it never used.
