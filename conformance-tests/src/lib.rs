@@ -60,7 +60,7 @@ pub use {
     suite::context::Context,
     suite::needs::Need,
     suite::run::{AfterFailure, Report, RunOptions, main, main_of, run_against_url, run_suite},
-    suite::{Behaviour, Outcome, Running, run_behaviour, run_behaviour_fairly, waiting},
+    suite::{Behaviour, Outcome, Running, run_behaviour, waiting},
     time::clock::ServerClock,
     time::frozen_runtime::FrozenRuntime,
 };

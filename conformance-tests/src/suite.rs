@@ -111,28 +111,21 @@ impl Subject {
     }
 }
 
-/// Runs one behaviour on a runtime of its own. `patience` bounds each event it waits for; a broken
-/// store is found sooner with less of it, a slow one needs more.
+/// Runs one behaviour on a runtime of its own; `fairly`: again if it fails while the machine is stalled, three times in
+/// all. `patience` bounds each event it waits for; a broken store is found sooner with less of it, a slow one needs more.
 pub fn run_behaviour(
     harness: &Arc<dyn Harness>,
     behaviour: &Behaviour,
     patience: Duration,
     seed: u64,
-) -> Outcome {
-    let bounds = Bounds::with_patience(patience);
-    let subject = Subject::new(harness.clone());
-    run(&subject, behaviour, bounds, seed, &CancellationToken::new()).outcome
-}
-
-/// As [`run_behaviour`], and again, three times in all, if it failed while the machine was stalled.
-pub fn run_behaviour_fairly(
-    harness: &Arc<dyn Harness>,
-    behaviour: &Behaviour,
-    patience: Duration,
-    seed: u64,
+    fairly: bool,
 ) -> Outcome {
     let (subject, never) = (Subject::new(harness.clone()), CancellationToken::new());
-    run_fairly(&subject, behaviour, Bounds::with_patience(patience), seed, &never)
+    let bounds = Bounds::with_patience(patience);
+    match fairly {
+        true => run_fairly(&subject, behaviour, bounds, seed, &never),
+        false => run(&subject, behaviour, bounds, seed, &never).outcome,
+    }
 }
 
 /// Repeats a behaviour that failed while the machine was stalled: then leases end and waits take
@@ -144,21 +137,23 @@ pub(crate) fn run_fairly(
     seed: u64,
     stop: &CancellationToken,
 ) -> Outcome {
-    fairly(|| {
+    fairly(behaviour.name, || {
         let stalls = StallDetector::start();
         let run = run(subject, behaviour, bounds, seed, stop);
         (run, stalls.stood_still())
     })
 }
 
-fn fairly(mut run: impl FnMut() -> (Run, Duration)) -> Outcome {
+fn fairly(name: &str, mut run: impl FnMut() -> (Run, Duration)) -> Outcome {
     let mut runs = 1;
     loop {
         let (Run { outcome, is_final }, stood_still) = run();
         let is_open = !is_final && runs < RUNS && stood_still >= STOOD_STILL;
         match &outcome {
             Outcome::Failed(why) if is_open => {
-                eprintln!("repeated, because the machine was stalled for {stood_still:?}: {why}");
+                eprintln!(
+                    "{name}: repeated, because the machine was stalled for {stood_still:?}: {why}"
+                );
             }
             _ => return outcome,
         }
@@ -209,7 +204,7 @@ async fn judged(subject: &Subject, behaviour: &Behaviour, bounds: Bounds, seed: 
     let context = match opening.await {
         Ok(Ok(context)) => Arc::new(context),
         Ok(Err(error)) => {
-            return Run::of(Outcome::Failed(format!("cannot open the store: {error}")));
+            return Run::of(Outcome::Failed(format!("cannot open the store: {error:?}")));
         }
         Err(_) => return Run::of(Outcome::Failed("opening the store hangs".to_owned())),
     };
@@ -250,7 +245,7 @@ mod tests {
     /// The outcome, and the number of runs that it took.
     fn runs_of(stood_still: Duration, runs: &[fn() -> Run]) -> (bool, usize) {
         let mut taken = 0;
-        let outcome = fairly(|| {
+        let outcome = fairly("frees", || {
             taken += 1;
             (runs[(taken - 1).min(runs.len() - 1)](), stood_still)
         });

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fencelock_conformance::ServerClock;
+use futures_util::future::select;
 use tokio::time::{Instant, sleep};
 
 use crate::helpers::{ms, until};
@@ -43,10 +44,7 @@ pub async fn one_percent_fast(
             sleep(ms(1)).await;
         }
     };
-    tokio::select! {
-        () = scene => {}
-        () = ticking => {}
-    }
+    select(Box::pin(scene), Box::pin(ticking)).await;
     let fast = right_time() + began.elapsed() / 200;
     for shown in shown().await {
         assert!(u128::from(shown) > fast.as_micros(), "its clock was not fast");

@@ -35,6 +35,16 @@ pub struct Meter {
 }
 
 impl Meter {
+    fn of_servers(lines: &Lines, [commands, memory_bytes, keys]: [u64; 3], cpu_s: f64) -> Meter {
+        Meter {
+            traffic: lines.traffic(),
+            commands: Some(commands),
+            memory_bytes: Some(memory_bytes),
+            keys: Some(keys),
+            cpu_s: Some(cpu_s),
+        }
+    }
+
     pub(super) async fn of_redis<'a>(
         servers: impl IntoIterator<Item = &'a TestRedis>,
         lines: &Lines,
@@ -48,13 +58,7 @@ impl Meter {
             keys += size.parse::<u64>().map_err(io::Error::other)?;
             cpu_s += cpu_of(server.pid())?;
         }
-        Ok(Meter {
-            traffic: lines.traffic(),
-            commands: Some(commands),
-            memory_bytes: Some(memory_bytes),
-            keys: Some(keys),
-            cpu_s: Some(cpu_s),
-        })
+        Ok(Meter::of_servers(lines, [commands, memory_bytes, keys], cpu_s))
     }
 
     pub(super) async fn of_zookeeper(
@@ -70,13 +74,7 @@ impl Meter {
             keys += number(&counts, "zk_znode_count", '\t')?;
             cpu_s += cpu_of(server.pid())?;
         }
-        Ok(Meter {
-            traffic: lines.traffic(),
-            commands: Some(commands),
-            memory_bytes: Some(memory_bytes),
-            keys: Some(keys),
-            cpu_s: Some(cpu_s),
-        })
+        Ok(Meter::of_servers(lines, [commands, memory_bytes, keys], cpu_s))
     }
 
     pub(super) async fn of_postgres<'a>(
@@ -96,13 +94,7 @@ impl Meter {
             keys += rows_of(server).await?;
             cpu_s += cpu_of(server.pid())? + seconds(server.cpu_ticks_of_backends()?);
         }
-        Ok(Meter {
-            traffic: lines.traffic(),
-            commands: Some(commands),
-            memory_bytes: Some(memory_bytes),
-            keys: Some(keys),
-            cpu_s: Some(cpu_s),
-        })
+        Ok(Meter::of_servers(lines, [commands, memory_bytes, keys], cpu_s))
     }
 }
 

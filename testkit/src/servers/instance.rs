@@ -15,9 +15,9 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::ServerError;
 use super::process::{Invocation, Process};
 use super::version::missing;
+use super::{ServerError, certificates};
 
 /// How long one question to a server may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
@@ -46,6 +46,28 @@ impl Instance {
             directory: Directory { server, tree: Some(directory), keep: AtomicBool::new(false) },
             starts: AtomicU32::new(0),
         })
+    }
+
+    /// The certificate of the authority that signed the server's, if it speaks TLS.
+    #[must_use]
+    pub fn ca_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CA)
+    }
+
+    /// A certificate for clients, if the server speaks TLS.
+    #[must_use]
+    pub fn client_certificate_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CLIENT)
+    }
+
+    /// The key of [`client_certificate_file`](Self::client_certificate_file).
+    #[must_use]
+    pub fn client_key_file(&self) -> Option<PathBuf> {
+        self.tls_file(certificates::CLIENT_KEY)
+    }
+
+    fn tls_file(&self, name: &str) -> Option<PathBuf> {
+        Some(self.directory().join(name)).filter(|file| file.exists())
     }
 
     /// Where the server keeps its data and its logs (`server.N.log` of the N-th start).

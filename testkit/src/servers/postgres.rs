@@ -20,7 +20,7 @@ use self::wire::socket_in;
 use super::eventually::{PATIENCE, eventually, not_yet};
 use super::instance::{ANSWER, Instance};
 use super::port::Port;
-use super::{ServerError, certificates, unprivileged};
+use super::{ServerError, unprivileged};
 
 pub(super) mod options;
 mod standby;
@@ -139,24 +139,6 @@ impl TestPostgres {
         PASSWORD
     }
 
-    /// The certificate of the authority that signed the server's, if it speaks TLS.
-    #[must_use]
-    pub fn ca_file(&self) -> Option<PathBuf> {
-        self.tls_file(certificates::CA)
-    }
-
-    /// A certificate for clients, if the server speaks TLS.
-    #[must_use]
-    pub fn client_certificate_file(&self) -> Option<PathBuf> {
-        self.tls_file(certificates::CLIENT)
-    }
-
-    /// The key of [`client_certificate_file`](Self::client_certificate_file).
-    #[must_use]
-    pub fn client_key_file(&self) -> Option<PathBuf> {
-        self.tls_file(certificates::CLIENT_KEY)
-    }
-
     /// Runs statements as the superuser and returns their rows as `psql -At` prints them: columns separated
     /// by `|`, one row per line. Several statements are one transaction.
     ///
@@ -242,10 +224,6 @@ impl TestPostgres {
     #[cfg(feature = "stores")]
     pub(crate) fn cpu_ticks_of_backends(&self) -> io::Result<u64> {
         super::process::cpu_ticks_of_children(self.pid())
-    }
-
-    fn tls_file(&self, name: &str) -> Option<PathBuf> {
-        self.running.options.tls.as_ref().map(|_| self.directory().join(name))
     }
 
     fn socket(&self) -> PathBuf {

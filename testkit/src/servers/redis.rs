@@ -15,9 +15,9 @@ use tokio::net::{TcpStream, UnixStream};
 
 use self::options::{RedisOptions, config_file};
 use self::resp::{encode, render, replies};
+use super::ServerError;
 use super::instance::{Instance, ask};
 use super::port::Port;
-use super::{ServerError, certificates};
 
 pub(super) mod cluster;
 pub(super) mod options;
@@ -86,24 +86,6 @@ impl TestRedis {
         self.options.socket_in(self.directory())
     }
 
-    /// The certificate of the authority that signed the server's, if it speaks TLS.
-    #[must_use]
-    pub fn ca_file(&self) -> Option<PathBuf> {
-        self.tls_file(certificates::CA)
-    }
-
-    /// A certificate for clients, if the server speaks TLS.
-    #[must_use]
-    pub fn client_certificate_file(&self) -> Option<PathBuf> {
-        self.tls_file(certificates::CLIENT)
-    }
-
-    /// The key of [`TestRedis::client_certificate_file`].
-    #[must_use]
-    pub fn client_key_file(&self) -> Option<PathBuf> {
-        self.tls_file(certificates::CLIENT_KEY)
-    }
-
     /// Starts the server again on the same port and directory and waits until it answers; ends it
     /// in order before if it still runs. Without [`RedisOptions::append_only`] its data is lost.
     ///
@@ -143,10 +125,6 @@ impl TestRedis {
         }
         text.truncate(text.trim_end_matches('\n').len());
         Ok(text)
-    }
-
-    fn tls_file(&self, name: &str) -> Option<PathBuf> {
-        self.options.tls.is_some().then(|| self.directory().join(name))
     }
 
     fn password(&self) -> Option<&str> {

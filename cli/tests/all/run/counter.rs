@@ -1,7 +1,4 @@
 //! Many processes count in one unprotected file, and lose no update, also when they are killed.
-//!
-//! The full size, with its figures:
-//! `cargo test --release -p fencelock-cli --test all -- --ignored --nocapture counter`
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,10 +14,12 @@ fn kills_lose_no_increment_and_no_time() {
     count_under_fire(12, 10, Duration::from_millis(150));
 }
 
-#[test]
-#[ignore = "takes minutes"]
-fn two_hundred_processes_under_fire() {
-    count_under_fire(200, 50, Duration::from_millis(100));
+mod long {
+    #[test]
+    #[ignore = "in ./test --long: takes minutes"]
+    fn two_hundred_processes_under_fire() {
+        super::count_under_fire(200, 50, super::Duration::from_millis(100));
+    }
 }
 
 /// The counter is the last line of a log, and adding is appending, which a kill cannot halve. Two

@@ -38,7 +38,7 @@ async fn errors(context: &Context, name: &str) -> Vec<(ErrorKind, Operation, Err
     context.release(guard).await;
 
     let lock = other.lock(name).hold_at_most(BRIEFLY);
-    let guard = work::acquire_lock(&context, &lock).await;
+    let guard = work::acquire_lock(context, &lock).await;
     work::until_lost(context, &guard).await;
     let error = context.soon("lost", guard.run(async {})).await.expect_err("lost");
     add(ErrorKind::Lost, Operation::Hold, error);

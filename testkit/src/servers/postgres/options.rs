@@ -26,7 +26,7 @@ type SharedServers = HashMap<String, Arc<OnceCell<(TestPostgres, Watchdog)>>>;
 static SHARED: Mutex<Option<SharedServers>> = Mutex::new(None);
 
 /// How to start a [`TestPostgres`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct PostgresOptions {
     pub(super) programs: Option<PathBuf>,
     server: Option<OsString>,
@@ -40,7 +40,7 @@ impl PostgresOptions {
     /// `FENCELOCK_POSTGRES` names.
     #[must_use]
     pub fn new() -> Self {
-        Self { programs: None, server: None, settings: String::new(), is_durable: false, tls: None }
+        Self::default()
     }
 
     /// Another directory of programs.
@@ -208,12 +208,6 @@ impl PostgresOptions {
         // shared memory.
         (invocation.end_in_order, invocation.end_at_once) = (Signal::INT, Signal::QUIT);
         Ok(invocation)
-    }
-}
-
-impl Default for PostgresOptions {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -111,12 +111,4 @@ impl TestPostgres {
         };
         promoted.await.map_err(|e| self.running.instance.io("promoting", e))
     }
-
-    /// Whether it is a standby.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub async fn is_standby(&self) -> io::Result<bool> {
-        Ok(self.sql("SELECT pg_is_in_recovery()").await? == "t")
-    }
 }
