@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use fencelock::__features::{self, Lacking};
 use fencelock::Result;
-use fencelock_cli::{EX_USAGE, say};
+use fencelock_cli::{EX_CONFIG, say};
 
 /// The commands for one store.
 #[derive(clap::Subcommand)]
@@ -46,17 +46,26 @@ pub(crate) fn refuse_if_missing() -> Option<ExitCode> {
     let given = std::env::args_os().nth(1)?;
     let (_, store, _) = COMMANDS.iter().find(|(name, _, built)| *name == given && !built)?;
     say(&format!("this build of fencelock is without {store}; {}", install(&[])));
-    Some(ExitCode::from(EX_USAGE))
+    Some(ExitCode::from(EX_CONFIG))
 }
 
-/// What is said of a URL whose store is not built.
+/// What is said of a URL whose store is not built, or is of none that this build knows.
 pub(crate) fn lacking(url: &str) -> Option<String> {
-    __features::lacking(url).and_then(|lacking| explain(&lacking))
+    if let Some(lacking) = __features::lacking(url) {
+        return explain(lacking);
+    }
+    let is_here = ["file", "mem"].contains(&url.split_once("://")?.0);
+    let says = format!("no store for this scheme in this build of fencelock; {}", install(&[]));
+    (!is_here && COMMANDS.iter().all(|(.., built)| !built)).then_some(says)
 }
 
-fn explain(lacking: &Lacking) -> Option<String> {
+fn explain(mut lacking: Lacking) -> Option<String> {
     let remedy =
         format!(", which this build of fencelock is without; {}", install(&lacking.features));
+    // The library's; the command has both by one.
+    for feature in &mut lacking.features {
+        *feature = if *feature == "redlock" { "redis" } else { feature };
+    }
     (!lacking.features.is_empty()).then(|| lacking.says(&remedy))
 }
 
@@ -81,7 +90,7 @@ mod tests {
     #[test]
     fn what_a_build_lacks_is_said_with_the_command_that_installs_it() {
         let lacking = |store: &str, features: &[&'static str]| {
-            explain(&Lacking::of(store.to_owned(), features, |_| false).expect("none is built"))
+            explain(Lacking::of(store.to_owned(), features, |_| false).expect("none is built"))
         };
         assert_eq!(
             lacking("rediss://", &["redis", "tls"]).as_deref(),
