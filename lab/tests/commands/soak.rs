@@ -105,6 +105,11 @@ mod long {
         nothing_is_left(&*deployment).await;
         // The task that renews ends with the last clone.
         drop(locks);
+        // A ZooKeeper that is about to serve may never notice that a client has gone, and the proxy waits for it.
+        if faults.contains(&Fault::ConnectionsReset) {
+            let reset = deployment.inflict(Fault::ConnectionsReset, Duration::ZERO);
+            reset.await.expect("a fault");
+        }
         let deadline = Instant::now() + REST;
         while alive_tasks() > tasks_before {
             assert!(Instant::now() < deadline, "{} tasks, not {tasks_before}", alive_tasks());
