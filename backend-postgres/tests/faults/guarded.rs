@@ -36,7 +36,7 @@ async fn a_check_in_a_failed_transaction_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_guarded_transaction_is_open_no_other_claim_is_granted() {
     let testbed = Testbed::start().await;
-    let (one, other) = (testbed.through_proxy("ttl=1s").await, testbed.direct("ttl=30s").await);
+    let (one, other) = (testbed.through_proxy("ttl=2s").await, testbed.direct("ttl=30s").await);
     table_of_writes(&testbed.server).await;
     for end in ["its lease", "its release"] {
         let held = acquire(&one, "lock").await;

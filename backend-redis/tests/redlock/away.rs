@@ -6,7 +6,7 @@ use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 
 use crate::support::*;
 
-const TTL: std::time::Duration = ms(2000);
+const TTL: std::time::Duration = ms(3000);
 
 /// Performs all that a client does, with the nodes as they are.
 async fn all_operations_work(locks: &Locks, other: &Locks) {

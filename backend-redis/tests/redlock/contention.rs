@@ -95,7 +95,7 @@ async fn tries_do_not_keep_a_waiter_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_claim_is_rejected_for_its_own_earlier_round() {
     // The first round waits until the connections are given up, and cannot roll back.
-    let params = &format!("{LONG}&node_timeout=5s");
+    let params = "ttl=60s&restart_delay=90s&clock_tolerance=10s&node_timeout=5s";
     let quorum = TestQuorum::new(3, params).await;
     let lines = quorum.lines().await;
     let locks = lines.connect(params).await;

@@ -6,17 +6,17 @@ use fencelock_testkit::servers::TestRedis;
 use crate::support::*;
 
 /// For a busy machine, on which requests queue for long.
-const NODE_TIMEOUT: &str = "node_timeout=5s";
+const PARAMS: &str = "ttl=60s&restart_delay=90s&clock_tolerance=10s&node_timeout=5s";
 
 pub(crate) struct DeadStore(TestQuorum);
 
 impl DeadStore {
     pub(crate) async fn start() -> DeadStore {
-        DeadStore(TestQuorum::new(3, &format!("{LONG}&{NODE_TIMEOUT}")).await)
+        DeadStore(TestQuorum::new(3, PARAMS).await)
     }
 
     pub(crate) async fn locks(&self) -> Locks {
-        self.0.direct(&format!("{LONG}&{NODE_TIMEOUT}")).await
+        self.0.direct(PARAMS).await
     }
 
     pub(crate) fn nodes(&self) -> &[TestRedis] {

@@ -13,9 +13,10 @@ use crate::support::*;
 /// Fault 30: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_the_error_lists_each_nodes_report() {
-    let quorum = TestQuorum::new(3, LONG).await;
+    let params = "ttl=60s&restart_delay=90s&clock_tolerance=10s";
+    let quorum = TestQuorum::new(3, params).await;
     let lines = quorum.lines().await;
-    let locks = lines.connect(LONG).await;
+    let locks = lines.connect(params).await;
     quorum.nodes[1].kill().unwrap();
     quorum.nodes[2].freeze().await.unwrap();
     let error = acquire_error(&locks, "lock", ms(700)).await;
@@ -30,7 +31,7 @@ async fn without_a_majority_the_error_lists_each_nodes_report() {
         assert!(said.contains(says) && !said.is_empty(), "{node}{said}");
     }
     // A client that connects now gets the same error.
-    let briefly = format!("{LONG}&unreachable_after=2s");
+    let briefly = format!("{params}&unreachable_after=3s");
     let error = try_connect(&lines.url(&briefly)).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
     assert!(error_chain(&error).contains(&lines.proxies[1].addr().to_string()), "{error}");
@@ -67,7 +68,7 @@ async fn an_eviction_that_the_nodes_refuse_reports_each_reply() {
 /// and is completed when they are back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_without_a_majority_is_reported_and_completed_later() {
-    let params = format!("{LONG}&unreachable_after=1s");
+    let params = format!("{LONG}&unreachable_after=2s");
     let quorum = TestQuorum::new(3, &params).await;
     let lines = quorum.lines().await;
     let locks = lines.connect(&params).await;

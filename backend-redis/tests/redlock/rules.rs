@@ -58,9 +58,9 @@ async fn a_node_that_lost_its_data_does_not_vote_a_second_time() {
 /// Kept by `RedlockStore::longest_ttl`, which limits the default and each claim's TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lock_outlives_the_delay() {
-    /// The longest in whole tenths of a second, of (2000 - 2 * 300 - 2) / 1.01.
-    const LONGEST: u64 = 1300;
-    const TOO_LONG: u64 = 1385;
+    /// The longest in whole tenths of a second, of (3000 - 2 * 300 - 2) / 1.01.
+    const LONGEST: u64 = 2300;
+    const TOO_LONG: u64 = 2375;
     let quorum = TestQuorum::new(3, QUICK).await;
     let (_lines, one) = without(&quorum, &[C], QUICK).await;
     let other = quorum.direct(QUICK).await;

@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep};
 
 /// For tests that do not wait for a restarted node: whatever a node no longer has at their end was
 /// released, and did not just expire.
-pub(crate) const LONG: &str = "ttl=60s&restart_delay=90s&clock_tolerance=10s";
+pub(crate) const LONG: &str = "ttl=60s&restart_delay=90s&clock_tolerance=10s&node_timeout=1s";
 /// For tests that do. All nodes have one clock; the tolerance is for a machine that stalls while it is
 /// read.
-pub(crate) const QUICK: &str = "ttl=1s&restart_delay=2s&clock_tolerance=300ms";
-pub(crate) const QUICK_TTL: Duration = ms(1000);
-pub(crate) const QUICK_DELAY: Duration = ms(2000);
+pub(crate) const QUICK: &str = "ttl=2s&restart_delay=3s&clock_tolerance=300ms&node_timeout=1s";
+pub(crate) const QUICK_TTL: Duration = ms(2000);
+pub(crate) const QUICK_DELAY: Duration = ms(3000);
 
 /// Independent servers.
 pub(crate) struct TestQuorum {

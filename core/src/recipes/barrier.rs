@@ -163,7 +163,8 @@ impl Barrier {
     /// Otherwise the store's.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the arrival is withdrawn in the background, unless all have passed.
+    /// If the future is dropped, the arrival is withdrawn in the background, unless all have passed; until then it may
+    /// count.
     pub async fn arrive_and_wait(&self) -> Result<Trip> {
         self.arrive(Progress::start(participants::anonymous(), false)).await
     }

@@ -70,7 +70,7 @@ async fn every_node_reports_its_status() {
 #[tokio::test]
 async fn a_lock_is_shown_as_each_node_has_it() {
     let nodes = Nodes::start(3).await;
-    let url = nodes.url(&[0, 1, 2], "token_epoch=3&prefix=mine:&ttl=9s");
+    let url = nodes.url(&[0, 1, 2], "token_epoch=3&prefix=mine:&ttl=9s&node_timeout=2s");
     init(&url).await.unwrap();
     let locks = connect(&url).await.unwrap();
     let guard = acquire(&locks, "a").await;

@@ -7,7 +7,7 @@ pub(crate) use crate::support::try_connect as connect;
 use crate::support::{TestQuorum, record, url_of};
 
 /// A short delay, and a TTL nearly as long as it covers.
-pub(crate) const SHORT: &str = "restart_delay=3s&clock_tolerance=1s&ttl=900ms";
+pub(crate) const SHORT: &str = "restart_delay=3s&clock_tolerance=1s&ttl=900ms&node_timeout=1s";
 
 /// Servers, some of which are a set.
 pub(crate) struct Nodes(TestQuorum);
