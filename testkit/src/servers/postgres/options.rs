@@ -82,7 +82,7 @@ impl PostgresOptions {
     }
 
     /// Speaks TLS, and only with clients that have a certificate of the same authority:
-    /// [`TestPostgres::client_certificate_file`].
+    /// [`client_certificate_file`](crate::servers::Instance::client_certificate_file).
     #[must_use]
     pub fn tls_for_certified_clients(mut self) -> Self {
         self.tls = Some(Tls::with(Clients::Certified));

@@ -110,7 +110,7 @@ impl RedisOptions {
     }
 
     /// Speaks TLS on the port and nothing else, with a certificate for `127.0.0.1` and `localhost`
-    /// of an authority made for this server or topology: [`TestRedis::ca_file`].
+    /// of an authority made for this server or topology: [`ca_file`](crate::servers::Instance::ca_file).
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = Some(Tls::with(Clients::Any));
@@ -118,7 +118,7 @@ impl RedisOptions {
     }
 
     /// Speaks TLS, and only with clients that have a certificate of the same authority:
-    /// [`TestRedis::client_certificate_file`].
+    /// [`client_certificate_file`](crate::servers::Instance::client_certificate_file).
     #[must_use]
     pub fn tls_for_certified_clients(mut self) -> Self {
         self.tls = Some(Tls::with(Clients::Certified));
