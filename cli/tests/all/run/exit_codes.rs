@@ -66,7 +66,7 @@ fn a_forgotten_name_is_not_taken_from_the_command() {
 fn busy_is_75_or_what_the_user_says() {
     let here = Scratch::new();
     let held = here.hold(&[], "job");
-    for wait in [&["-n"][..], &["--nonblock"], &["-w", "0"], &["-w", "0.05"], &["-w", "50ms"]] {
+    for wait in [&["-n"][..], &["--nonblock"], &["-w", "0"], &["-w", "0.8"], &["-w", "800ms"]] {
         let with = |more: &[&'static str]| {
             let mut arguments = wait.to_vec();
             arguments.extend(more);
