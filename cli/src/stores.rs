@@ -54,7 +54,9 @@ pub(crate) fn lacking(url: &str) -> Option<String> {
     if let Some(lacking) = __features::lacking(url) {
         return explain(lacking);
     }
-    let is_here = ["file", "mem"].contains(&url.split_once("://")?.0);
+    // Near the name of one that is here, the library says which.
+    let scheme = url.split_once("://")?.0.to_ascii_lowercase();
+    let is_here = ["file", "mem"].iter().any(|it| strsim::damerau_levenshtein(it, &scheme) <= 1);
     let says = format!("no store for this scheme in this build of fencelock; {}", install(&[]));
     (!is_here && COMMANDS.iter().all(|(.., built)| !built)).then_some(says)
 }
