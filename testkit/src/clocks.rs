@@ -1,5 +1,6 @@
 //! Servers' wall clocks that jump, or run too fast.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fencelock_conformance::ServerClock;
@@ -28,25 +29,34 @@ pub async fn jump(clock: &ServerClock, seconds: i64, mut shown: impl AsyncFnMut(
 /// Runs `scene` while these clocks run one percent too fast.
 ///
 /// # Panics
-/// When a server has not shown that afterwards, whose microseconds since 1970 `shown` asks for.
+/// When they did not, or the servers do not have these clocks: an hour ahead they must show it, by the microseconds
+/// since 1970 that `shown` asks each for.
 pub async fn one_percent_fast(
     clocks: &[ServerClock],
     scene: impl Future<Output = ()>,
-    shown: impl AsyncFnOnce() -> Vec<u64>,
+    mut shown: impl AsyncFnMut() -> Vec<u64>,
 ) {
-    let began = Instant::now();
+    let (began, last) = (Instant::now(), AtomicI64::new(0));
     let ticking = async {
         loop {
             let ahead = i64::try_from(began.elapsed().as_micros() / 100).expect("soon");
             for clock in clocks {
                 clock.is_ahead_by_micros(ahead).expect("written");
             }
+            last.store(ahead, Ordering::Relaxed);
             sleep(ms(1)).await;
         }
     };
     select(Box::pin(scene), Box::pin(ticking)).await;
-    let fast = right_time() + began.elapsed() / 200;
-    for shown in shown().await {
-        assert!(u128::from(shown) > fast.as_micros(), "its clock was not fast");
+    let half = began.elapsed().as_micros() / 200;
+    assert!(u128::from(last.into_inner().unsigned_abs()) > half, "the clocks were not moved on");
+    for clock in clocks {
+        clock.is_ahead_by(3_600).expect("written");
     }
+    until("all servers show an hour more", async || {
+        let at_least = right_time() + Duration::from_secs(3_000);
+        let shown = shown().await;
+        shown.len() == clocks.len() && shown.iter().all(|it| u128::from(*it) > at_least.as_micros())
+    })
+    .await;
 }

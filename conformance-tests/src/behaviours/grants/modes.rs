@@ -150,7 +150,7 @@ async fn dead_reader(context: Arc<Context>) {
     let frozen_runtime = FrozenRuntime::new();
     let frozen = context.client_on(&frozen_runtime).await;
     let lock = frozen.rw_lock(&name).read().ttl(SHORT_TTL);
-    let dead = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
+    let dead = frozen_runtime.run(async move { work::in_time(&lock, SHORT_TTL).await }).await;
     let locks = context.client().await;
     let alive = locks.rw_lock(&name).read().ttl(SHORT_TTL);
     let alive = context.soon("a second reader is granted", alive.acquire()).await.expect("granted");
@@ -284,7 +284,7 @@ async fn lost_permits(context: Arc<Context>) {
     let frozen_runtime = FrozenRuntime::new();
     let frozen = context.client_on(&frozen_runtime).await;
     let lock = frozen.semaphore(&name, 3).permits(2).ttl(SHORT_TTL / 2);
-    let lost = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
+    let lost = frozen_runtime.run(async move { work::in_time(&lock, SHORT_TTL / 2).await }).await;
     let locks = context.client().await;
     let lock = locks.semaphore(&name, 3).permits(3);
     let bound = context.silence_frees_within(SHORT_TTL / 2);

@@ -97,7 +97,7 @@ async fn thawed(context: Arc<Context>) {
     let frozen_runtime = FrozenRuntime::new();
     let frozen = context.client_on(&frozen_runtime).await;
     let lock = frozen.lock(&name).ttl(SHORT_TTL / 2);
-    let old = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
+    let old = frozen_runtime.run(async move { work::in_time(&lock, SHORT_TTL / 2).await }).await;
     let two = context.client().await;
     let bound = context.silence_frees_within(SHORT_TTL / 2);
     let waits = two.lock(&name);
@@ -146,7 +146,7 @@ async fn no_runtime(context: Arc<Context>) {
     let frozen_runtime = FrozenRuntime::new();
     let client = context.client_on(&frozen_runtime).await;
     let lock = client.lock(&name).ttl(SHORT_TTL / 2);
-    let guard = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
+    let guard = frozen_runtime.run(async move { work::in_time(&lock, SHORT_TTL / 2).await }).await;
     tokio::task::spawn_blocking(move || drop(frozen_runtime)).await.expect("the runtime ends");
     assert!(!guard.is_held(), "a guard that is no longer renewed is reported as held");
     context.soon("the guard is lost with its runtime", guard.lost()).await;

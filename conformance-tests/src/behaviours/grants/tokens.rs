@@ -70,8 +70,9 @@ async fn losses(context: Arc<Context>) {
         let guard = work::acquire_lock(&context, &lock).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         work::until_lost(&context, &guard).await;
-        let lock = locks.lock(&name).fixed_lease(Duration::from_millis(100));
-        let guard = work::acquire_lock(&context, &lock).await;
+        let lease = Duration::from_millis(100);
+        let lock = locks.lock(&name).fixed_lease(lease);
+        let guard = context.soon("acquired", work::in_time(&lock, lease)).await;
         assert_rises(&context, &mut last, guard.fencing_token());
         work::until_lost(&context, &guard).await;
         let guard = context.acquire(locks, &name).await;

@@ -78,8 +78,9 @@ const CUT: &[Need] = &[Need::Renewal, Need::Backdoor(Backdoor::CutOff)];
 async fn exact(context: Arc<Context>) {
     let name = context.name("lock");
     let locks = context.client().await;
-    let lock = locks.lock(&name).fixed_lease(Duration::from_millis(120));
-    let guard = work::acquire_lock(&context, &lock).await;
+    let lease = Duration::from_millis(120);
+    let lock = locks.lock(&name).fixed_lease(lease);
+    let guard = context.soon("acquired", work::in_time(&lock, lease)).await;
     let until = guard.valid_until();
     let asking = async {
         loop {
@@ -104,7 +105,7 @@ async fn fixed(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     let ttl = Duration::from_millis(200);
     let lock = one.lock(&name).fixed_lease(ttl);
-    let guard = work::acquire_lock(&context, &lock).await;
+    let guard = context.soon("acquired", work::in_time(&lock, ttl)).await;
     let longest = lease_end(one.now(), ttl);
     assert!(guard.valid_until() <= longest, "a lease of {ttl:?} lasts {:?}", guard.remaining());
     let next = two.lock(&name);
@@ -162,8 +163,9 @@ async fn hold_at_most(context: Arc<Context>) {
     let locks = context.client().await;
     let limit = Duration::from_millis(500);
     // Renewed at 100 ms: each renewal must leave the limit alone.
-    let lock = locks.lock(&name).ttl(Duration::from_millis(300)).hold_at_most(limit);
-    let guard = work::acquire_lock(&context, &lock).await;
+    let ttl = Duration::from_millis(300);
+    let lock = locks.lock(&name).ttl(ttl).hold_at_most(limit);
+    let guard = context.soon("acquired", work::in_time(&lock, ttl)).await;
     let end = locks.now() + limit;
     while guard.is_held() {
         assert!(guard.valid_until() <= end, "renewed past hold_at_most");
@@ -178,7 +180,7 @@ async fn expiring(context: Arc<Context>) {
     let locks = context.client().await;
     let (lease, margin) = (Duration::from_millis(400), Duration::from_millis(200));
     let lock = locks.lock(&name).fixed_lease(lease);
-    let guard = work::acquire_lock(&context, &lock).await;
+    let guard = context.soon("acquired", work::in_time(&lock, lease)).await;
     let until = guard.valid_until();
     context.soon("the margin is reached", guard.expiring(margin)).await;
     let now = locks.now();
@@ -270,7 +272,7 @@ async fn short_nap(context: Arc<Context>) {
     let frozen_runtime = FrozenRuntime::new();
     let frozen = context.client_on(&frozen_runtime).await;
     let lock = frozen.lock(&name).ttl(context.patience());
-    let guard = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
+    let guard = frozen_runtime.run(async move { lock.acquire().await.expect("acquired") }).await;
     let two = context.client().await;
     // No longer than that by much: a try takes what it takes on a busy machine.
     sleep(Duration::from_millis(300)).await;
@@ -290,7 +292,7 @@ async fn frozen(context: Arc<Context>) {
     let frozen = context.client_on(&frozen_runtime).await;
     let ttl = SHORT_TTL / 2;
     let lock = frozen.lock(&name).ttl(ttl);
-    let guard = frozen_runtime.run(async move { work::in_time(&lock).await }).await;
+    let guard = frozen_runtime.run(async move { work::in_time(&lock, ttl).await }).await;
     let until = guard.valid_until();
     let two = context.client().await;
     let lock = two.lock(&name);
