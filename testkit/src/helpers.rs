@@ -121,7 +121,9 @@ pub async fn until_renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
     let now = locks.now();
     let wanted = now + ttl - (ttl / 50 + ms(10));
     until(&format!("{} is renewed", guard.name()), async || {
-        assert!(guard.is_held(), "{} was lost", guard.name());
+        if !guard.is_held() {
+            panic!("{} was lost: {}", guard.name(), guard.lost().await);
+        }
         guard.valid_until() >= wanted
     })
     .await;

@@ -106,17 +106,17 @@ async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_lock_is_renewed_while_its_slot_is_moving() {
     let servers = TestCluster::start().await.unwrap();
-    let locks = client(&servers, "ttl=2s").await;
+    let locks = client(&servers, "ttl=6s").await;
     let to = elsewhere(&servers, slot("lock")).await;
     let held = acquire(&locks, "lock").await;
     let migration = servers.begin_migration(slot("lock"), to).await.unwrap();
-    until_renewed(&locks, &held, ms(2000)).await;
+    until_renewed(&locks, &held, ms(6000)).await;
     migration.move_key("lock:lock").await.unwrap();
-    until_renewed(&locks, &held, ms(2000)).await;
+    until_renewed(&locks, &held, ms(6000)).await;
     migration.move_keys().await.unwrap();
-    until_renewed(&locks, &held, ms(2000)).await;
+    until_renewed(&locks, &held, ms(6000)).await;
     migration.finish().await.unwrap();
-    until_renewed(&locks, &held, ms(2000)).await;
+    until_renewed(&locks, &held, ms(6000)).await;
     release(held).await;
     all_drained(&servers).await;
 }
@@ -126,14 +126,14 @@ async fn a_held_lock_is_renewed_while_its_slot_is_moving() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     let servers = TestCluster::start().await.unwrap();
-    let (one, other) = (client(&servers, "ttl=10s").await, client(&servers, "ttl=10s").await);
+    let (one, other) = (client(&servers, "ttl=30s").await, client(&servers, "ttl=30s").await);
     let held = acquire(&one, "lock").await;
     let waiter = spawn_waiter(&other, "lock");
     until_queued(&one, "lock", 1).await;
     servers.replicas_caught_up().await.unwrap();
     servers.failover(slot("lock")).await.unwrap();
     assert!(is_busy(&other, "lock").await);
-    until_renewed(&one, &held, ms(10_000)).await;
+    until_renewed(&one, &held, ms(30_000)).await;
     servers.settled().await.unwrap();
     servers.replicas_caught_up().await.unwrap();
     // Leases on the other masters that are shorter than the failover takes.
@@ -151,7 +151,7 @@ async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     assert!(elsewhere.len() == 2 && elsewhere.iter().all(Guard::is_held), "starved");
     assert!(short.now().duration_since(killed) > ms(1000), "too soon to be conclusive");
     assert!(is_busy(&other, "lock").await);
-    until_renewed(&one, &held, ms(10_000)).await;
+    until_renewed(&one, &held, ms(30_000)).await;
     release(held).await;
     release(until_granted(waiter).await).await;
 }
