@@ -20,7 +20,7 @@ use fencelock_testkit::servers::TestPostgres;
 
 const PATIENCE_WITH_LOSS: Duration = Duration::from_secs(120);
 /// A lost connection takes a while to be replaced, and renewals need one.
-const WITH_LOSS: &str = "ttl=60s&unreachable_after=110s";
+const WITH_LOSS: &str = "ttl=60s&unreachable_after=110s&connect_timeout=20s&answer_timeout=10s";
 
 fn main() {
     main_of(&[

@@ -55,7 +55,8 @@ fn assert_measured(store: &Value, word: &str) {
         for point in points {
             let rate = &point["pairs_per_s"];
             let [min, median, max] = ["min", "median", "max"].map(|it| rate[it].as_f64());
-            assert!(Some(0.0) < min && min <= median && median <= max, "{word}: {point:#}");
+            // On a busy machine nothing may be done in one of the short times that are measured.
+            assert!(min <= median && median <= max && max > Some(0.0), "{word}: {point:#}");
         }
     }
     assert!(count(&store["hand_over"], "grants") > 0, "{word}");
