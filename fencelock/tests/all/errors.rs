@@ -238,7 +238,11 @@ async fn a_server_of_another_kind_is_recognized() {
             ),
         ),
     ] {
-        let error = error_of(&url).await;
+        // What a busy machine does not find out within 2 s is not said.
+        let mut error = error_of(&url).await;
+        while error.to_string().contains("did not answer within") {
+            error = error_of(&url).await;
+        }
         assert_eq!(format!("{error:?}"), format!("connect on {url}: {says}"));
         assert_eq!(error.kind(), kind);
     }

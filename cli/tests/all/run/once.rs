@@ -81,7 +81,7 @@ fn a_tick_that_another_runs_is_skipped() {
     let mut runner = start(&here, &["job", "--", "sh", "-c", "echo up; exec cat"]);
     assert_eq!(runner.line(), "up");
     assert_skipped(&once(&here, &["job", "--", "echo", "ran"]));
-    assert_skipped(&once(&here, &["-w", "0.05", "job", "--", "echo", "ran"]));
+    assert_skipped(&once(&here, &["-w", "2", "job", "--", "echo", "ran"]));
     let seen = once(&here, &["--skipped", "75", "job", "--", "echo", "ran"]);
     let (code, _, error) = said(&seen);
     let process = format!(" by \"sh\" (pid {} on host ", runner.pid().as_raw_pid());

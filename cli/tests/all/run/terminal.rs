@@ -141,9 +141,9 @@ fn a_waiter_says_who_holds_the_lock() {
 fn elsewhere_a_waiter_is_quiet_unless_asked() {
     let here = Scratch::new();
     let _held = here.hold(&[], "job");
-    let quiet = here.output(&["-w", "0.4", "--skip-ok", "job", "--", "true"]);
+    let quiet = here.output(&["-w", "2", "--skip-ok", "job", "--", "true"]);
     assert_eq!(String::from_utf8(quiet.stderr).unwrap(), "");
-    let printed = here.output(&["-w", "0.4", "--skip-ok", "--verbose", "job", "--", "true"]);
+    let printed = here.output(&["-w", "2", "--skip-ok", "--verbose", "job", "--", "true"]);
     let printed = String::from_utf8(printed.stderr).unwrap();
     assert!(printed.starts_with("fencelock: waiting for \"job\" on file://"), "{printed}");
     assert_eq!(printed.lines().count(), 2, "once, and that the wait timed out: {printed}");

@@ -97,7 +97,7 @@ fn a_stopped_wrapper_of_the_file_store_keeps_its_lock() {
     let mut job = here.hold(&[], "job");
     job.send(Signal::STOP);
     eventually("it is stopped", || state(job.pid()) == Some('T'));
-    assert_eq!(here.code(&["-w", "0.2", "job", "--", "true"]), 75);
+    assert_eq!(here.code(&["-w", "2", "job", "--", "true"]), 75);
     job.send(Signal::CONT);
     job.hang_up();
     assert_eq!(job.code(), 0);
@@ -124,7 +124,7 @@ fn keeps_the_lock(parameters: &str) {
     eventually("it is dead", || state(watchdog) == Some('Z'));
     job.send(Signal::KILL);
     job.end();
-    assert_eq!(here.code(&["-w", "0.2", "job", "--", "true"]), 75, "the command keeps it");
+    assert_eq!(here.code(&["-w", "2", "job", "--", "true"]), 75, "the command keeps it");
     rustix::process::kill_process(command, Signal::KILL).expect("it is killed");
     assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "and frees it");
 }
