@@ -12,7 +12,7 @@ use crate::types::error::{Error, ErrorKind, Result};
 pub use crate::types::error::{closed, invalid, unreachable};
 
 pub use crate::engine::program;
-pub use crate::login::{Credentials, Login};
+pub use crate::login::{Credentials, Login, warn_of_others};
 pub use crate::store::cell_watches::CellWatches;
 pub use crate::store::queue::{Entry, LastNumbers, Queue, QueueStep, Stage};
 pub use crate::store::registry::{ClaimRegistry, shrink_after_burst};
@@ -57,7 +57,16 @@ pub fn start_clock() -> Result<BootClock> {
     })
 }
 
-/// Reads a certificate or a key for TLS.
+/// Reads a key for TLS, and warns if others can.
+///
+/// # Errors
+/// As [`read_certificate_file`].
+pub fn read_key_file(file: &Path) -> Result<Vec<u8>> {
+    warn_of_others(file);
+    read_certificate_file(file)
+}
+
+/// Reads a certificate for TLS.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] with the file's name.

@@ -444,9 +444,15 @@ impl Guard {
         owned.release().await
     }
 
+    /// As [`run`](Guard::run), for work that a function makes: on a lost lock the function is not called. One that
+    /// is not async begins the work when it is called, not when its future is polled.
+    pub(crate) async fn start<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T> {
+        self.run(async { work().await }).await
+    }
+
     /// Runs `work` while the lock is held, and releases it; see [`Lock::with`](crate::Lock::with).
     pub(crate) async fn release_after<T>(self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
-        let done = self.run(work(&self)).await?;
+        let done = self.start(async || work(&self).await).await?;
         result_of_work(done, [self.release().await])
     }
 

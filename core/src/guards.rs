@@ -103,7 +103,8 @@ impl Guards {
 
     /// Runs `work` while all locks are held, and releases them; see [`All::with`](crate::All::with).
     pub(crate) async fn release_after<T>(self, work: impl AsyncFnOnce(&Guards) -> T) -> Result<T> {
-        let done = self.run(work(&self)).await?;
+        // Within a future, as in `Guard::start`.
+        let done = self.run(async { work(&self).await }).await?;
         result_of_work(done, self.release_each().await)
     }
 

@@ -30,7 +30,7 @@ pub use cells::{ExpiredCell, ExpiredCells};
 pub use guard::Guard;
 pub use guards::Guards;
 pub use lock::{Lock, RwLock};
-pub use locks::Locks;
+pub use locks::{Health, Locks};
 pub use owner::Owner;
 pub use recipes::barrier::{Barrier, Trip};
 pub use recipes::counter::Counter;

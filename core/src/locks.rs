@@ -2,6 +2,8 @@
 
 mod operator;
 
+pub use operator::Health;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +44,7 @@ use crate::types::options::{Settings, Ttl, format_duration};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
 /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
-/// locks.ready().await?; // only a client of `connect_lazy` has to wait
+/// locks.until_connected().await?; // only a client of `connect_lazy` has to wait
 /// println!("a dead holder's lock is freed {}", locks.profile().liveness);
 /// let guard = locks.lock("orders/42").acquire().await?;
 /// for holder in locks.inspect("orders/42").await?.holders {
@@ -146,8 +148,9 @@ impl Locks {
         self.connection.wait(Bound::silence(bound)).await
     }
 
-    /// Waits until the store is connected, for at most `unreachable_after`. Only a client from
-    /// `connect_lazy` is not connected from the beginning.
+    /// Waits until the store is connected for the first time, for at most `unreachable_after`. Only a client from
+    /// `connect_lazy` is not connected from the beginning. Whether the store answers now says
+    /// [`health`](Locks::health).
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when no attempt succeeded in time, with the last one's error as
@@ -156,7 +159,7 @@ impl Locks {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn ready(&self) -> Result<()> {
+    pub async fn until_connected(&self) -> Result<()> {
         let connected = self.connected().await;
         connected.map(drop).map_err(|error| self.connection.explain(error, Operation::Connect))
     }
@@ -265,7 +268,7 @@ impl Locks {
     }
 
     /// What the store guarantees. Before the first connection of `connect_lazy` that is nothing:
-    /// await [`ready`](Locks::ready) first.
+    /// await [`until_connected`](Locks::until_connected) first.
     #[must_use]
     pub fn profile(&self) -> &Profile {
         self.connection.get().map_or(&NOT_CONNECTED, |client| client.store.profile())

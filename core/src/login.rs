@@ -114,16 +114,27 @@ impl Login {
         })
     }
 
-    /// Warns once of a file that others can read.
+    /// Warns once of a file that others can read or change.
     pub fn warn(&self) {
-        #[cfg(unix)]
-        if let Login::File { path, .. } = self
-            && let Ok(about) = std::fs::metadata(path)
-            && std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o004 != 0
-        {
-            let file = path.display();
-            tracing::warn!(%file, "all users of this machine can read the password; chmod o-r it");
+        if let Login::File { path, .. } = self {
+            warn_of_others(path);
         }
+    }
+}
+
+/// Warns if all users of this machine can read or change `file`, which has a password or a key.
+pub fn warn_of_others(file: &Path) {
+    #[cfg(unix)]
+    if let Ok(about) = std::fs::metadata(file) {
+        let rights = std::os::unix::fs::PermissionsExt::mode(&about.permissions());
+        let can = match (rights & 0o004, rights & 0o002) {
+            (0, 0) => return,
+            (_, 0) => "read",
+            (0, _) => "change",
+            (_, _) => "read and change",
+        };
+        let file = file.display();
+        tracing::warn!(%file, "all users of this machine can {can} the secret in it; chmod o-rw it");
     }
 }
 

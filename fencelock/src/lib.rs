@@ -225,9 +225,9 @@ pub const SCHEMES: &[Scheme] = &[
 pub mod types {
     pub use fencelock_core::{
         All, Barrier, Cell, CellDurability, CellValue, CellVersion, CellWatch, Claimed, Counter,
-        Election, Guards, Ids, Label, Latch, Leader, Liveness, LockName, Mode, Modes, Moment,
-        Observer, Once, Operation, Order, Participant, ParticipantId, Permits, RenewalPlan, Run,
-        Term, TokenEpoch, TokenOrder, Trip, Ttl, parse_duration,
+        Election, Guards, Health, Ids, Label, Latch, Leader, Liveness, LockName, Mode, Modes,
+        Moment, Observer, Once, Operation, Order, Participant, ParticipantId, Permits, RenewalPlan,
+        Run, Term, TokenEpoch, TokenOrder, Trip, Ttl, parse_duration,
     };
 }
 
@@ -367,7 +367,7 @@ pub async fn connect_within(url: &str, limit: Duration) -> Result<Locks> {
 ///
 /// Until the store is connected, each acquisition waits for the connection as it waits for a store
 /// that does not answer: up to its wait limit, or `unreachable_after` without one. So do
-/// [`inspect`](Locks::inspect), [`evict`](Locks::evict) and [`ready`](Locks::ready), which waits for
+/// [`inspect`](Locks::inspect), [`evict`](Locks::evict) and [`until_connected`](Locks::until_connected), which waits for
 /// nothing else. [`profile`](Locks::profile) guarantees nothing until then. The attempts continue
 /// until one succeeds, or the `Locks` is closed or dropped with all its clones. A store that refuses,
 /// for example the password, is retried only for a new call, which gets the error.

@@ -7,12 +7,25 @@ use std::time::Duration;
 use super::Locks;
 use crate::cells::{ExpiredCell, ExpiredCells, expired};
 use crate::engine::client::ClientInner;
+use crate::engine::connection::Bound;
 use crate::store::distributed_lock::{ParticipantId, ReleaseOutcome, Snapshot};
 use crate::store::scratch::Scratch;
 use crate::time::backoff::Backoff;
 use crate::types::error::{Error, ErrorKind, Operation, Result};
 use crate::types::name::LockName;
 use crate::types::options::format_duration;
+
+/// What [`Locks::health`] has found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether the store had been connected before: not yet, with `connect_lazy`.
+    pub connected: bool,
+    /// How long the store took to answer; `None` if it did not.
+    pub answered: Option<Duration>,
+    /// Why it did not.
+    pub error: Option<Error>,
+}
 
 impl Locks {
     /// The holders and waiters of `name`, as far as the store knows.
@@ -30,6 +43,45 @@ impl Locks {
             *token = token.in_epoch(client.settings.token_epoch);
         }
         Ok(seen)
+    }
+
+    /// Whether the store answers now, within `limit`: for the readiness probe of a service. It costs the store one
+    /// [`inspect`](Locks::inspect) of a lock that nobody has. A server that answers and cannot grant locks, such as a
+    /// replica or a standby, counts as one that does not; the error says why.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use std::time::Duration;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// let health = locks.health(Duration::from_millis(500)).await;
+    /// assert!(health.connected && health.answered.is_some() && health.error.is_none());
+    /// # Ok(()) }
+    /// ```
+    pub async fn health(&self, limit: Duration) -> Health {
+        let connected = self.connection.get().is_some();
+        let asked = self.ask_for_health(limit).await;
+        let (answered, error) = match asked {
+            Ok(time) => (Some(time), None),
+            Err(error) => (None, Some(self.connection.explain(error, Operation::Inspect))),
+        };
+        Health { connected, answered, error }
+    }
+
+    async fn ask_for_health(&self, limit: Duration) -> Result<Duration> {
+        let began = std::time::Instant::now();
+        let client = self.connection.wait(Bound::wait_limit(limit, limit)).await?;
+        let name = LockName::with_prefix(&client.settings.prefix, "fencelock:health")?;
+        let (asked, left) = (client.now(), limit.saturating_sub(began.elapsed()));
+        let silent = || {
+            let message = format!("the store did not answer within {}", format_duration(limit));
+            Err(Error::new(ErrorKind::Unreachable, message))
+        };
+        let answer = client.until(asked + left, client.ask(client.store.inspect(&name))).await;
+        answer.unwrap_or_else(silent)?;
+        Ok(client.now().duration_since(asked))
     }
 
     /// Takes the lock, or the place in its queue, from `who` of an [`inspect`](Locks::inspect).

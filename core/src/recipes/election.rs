@@ -175,7 +175,7 @@ impl Election {
                 Err(error) => return Err(error),
             };
             backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-            match term.run(work(term.clone())).await {
+            match term.guard.start(async || work(term.clone()).await).await {
                 Ok(done) => {
                     if let Some(term) = Arc::into_inner(term)
                         && let Err(error) = term.resign().await

@@ -208,7 +208,7 @@ impl Once {
         work: impl AsyncFnOnce(&Run) -> std::result::Result<T, E>,
     ) -> std::result::Result<Option<T>, E> {
         let Claimed::Run(run) = self.claim().await? else { return Ok(None) };
-        match run.run(work(&run)).await? {
+        match run.guard.start(async || work(&run).await).await? {
             Ok(done) => {
                 run.done().await?;
                 Ok(Some(done))

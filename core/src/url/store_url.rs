@@ -110,6 +110,14 @@ impl StoreUrl {
         self.password.as_deref()
     }
 
+    /// Whether it has a password or another secret, such as `auth=digest:USER:PASSWORD`: parameters that are named
+    /// `auth`, or end with `password`.
+    #[must_use]
+    pub fn has_secret(&self) -> bool {
+        let is_secret = |name: &str| name == "auth" || name.ends_with("password");
+        self.password.is_some() || self.params.iter().any(|(name, _)| is_secret(name))
+    }
+
     /// The host or hosts as given: `h1:6379,h2`.
     #[must_use]
     pub fn authority(&self) -> &str {

@@ -179,7 +179,12 @@ async fn each_acquisition_keeps_its_own_bounds_while_there_is_no_connection() {
             assert_eq!(tried.unwrap_err().kind(), ErrorKind::Unreachable, "never a busy lock");
             assert_about(time, bound);
         }
-        for error in [locks.ready().await.unwrap_err(), locks.inspect("a").await.unwrap_err()] {
+        let (health, time) = took(locks.health(SECOND)).await;
+        assert!(!health.connected && health.answered.is_none() && health.error.is_some());
+        assert_about(time, SECOND);
+        for error in
+            [locks.until_connected().await.unwrap_err(), locks.inspect("a").await.unwrap_err()]
+        {
             assert_eq!(error.kind(), ErrorKind::Unreachable);
             assert!(error.to_string().contains("unreachable_after=30s"), "{error}");
         }
@@ -310,7 +315,7 @@ async fn a_dropped_acquisition_does_not_interrupt_the_connecting() {
     let locks = connect_lazy(SCHEMES, "steps://cancelled/slow").unwrap();
     let lock = locks.lock("a");
     timeout(6 * SECOND, lock.acquire()).await.unwrap_err();
-    locks.ready().await.unwrap();
+    locks.until_connected().await.unwrap();
     assert_eq!(attempts("cancelled"), 2, "none of them was restarted");
     lock.try_acquire().await.unwrap().expect("it is free").release().await.unwrap();
 }

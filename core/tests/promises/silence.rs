@@ -2,8 +2,10 @@
 
 use std::future::pending;
 use std::task::Poll;
+use std::time::Duration;
 
-use fencelock_core::{AttemptOutcome, ErrorKind, Lock, ReleaseOutcome, Result};
+use fencelock_core::{AttemptOutcome, ErrorKind, Lock, ReleaseOutcome, Result, Snapshot};
+use tokio::time::sleep;
 
 use crate::scripted::{
     Call, Many, One, SECOND, Script, TTL, again, granted, is_attempt, is_check, is_release,
@@ -219,4 +221,27 @@ async fn a_backend_that_panics_leaves_no_task_waiting_for_its_turn() {
     }
     let next = tokio::time::timeout(TTL, lock.acquire()).await.expect("an answer");
     next.expect("the next one asks again").release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_says_whether_the_store_answers_within_a_limit() {
+    let (store, locks) = Script::new().connect();
+    let health = locks.health(SECOND).await;
+    assert!(health.connected && health.answered == Some(Duration::ZERO) && health.error.is_none());
+    let late = || async {
+        sleep(2 * SECOND).await;
+        Ok(Snapshot::default())
+    };
+    store.change(|script| script.inspections(move |()| late()));
+    let health = locks.health(SECOND).await;
+    assert!(health.connected && health.answered.is_none());
+    let error = health.error.unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("within 1s"), "{error}");
+    assert_eq!(locks.health(3 * SECOND).await.answered, Some(2 * SECOND));
+    store.change(|script| script.inspections(|()| async { refused_connection() }));
+    let health = locks.health(SECOND).await;
+    assert!(health.error.unwrap().to_string().contains("connection refused"));
+    locks.close().await.unwrap();
+    assert_eq!(locks.health(SECOND).await.error.unwrap().kind(), ErrorKind::Closed);
 }

@@ -67,7 +67,7 @@ fn public_futures_may_be_sent(locks: &Locks, lock: &Lock, guard: Guard, connecti
     sent(guard.run(async {}));
     sent(guard.release());
     sent(connecting);
-    sent(locks.ready());
+    sent(locks.until_connected());
     sent(fencelock_core::url::connect(&[], ""));
     sent(fencelock_core::url::connect_within(&[], "", Duration::ZERO));
 }

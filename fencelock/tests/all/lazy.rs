@@ -36,7 +36,7 @@ impl Store for Part {
         let locks = connect_lazy(&params.on_url(&self.url))?;
         // By the first one the suite learns what the store promises.
         if !self.has_connected.swap(true, Ordering::Relaxed) {
-            locks.ready().await?;
+            locks.until_connected().await?;
         }
         Ok(locks)
     }
