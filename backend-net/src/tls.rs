@@ -62,7 +62,7 @@ mod secured {
     use std::path::Path;
     use std::sync::Arc;
 
-    use fencelock_core::backend::{invalid, read_certificate_file};
+    use fencelock_core::backend::{invalid, read_certificate_file, read_key_file};
     use fencelock_core::{Error, ErrorKind, Result};
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -105,7 +105,7 @@ mod secured {
             let config = match &self.own {
                 None => config.with_no_client_auth(),
                 Some((file, key)) => {
-                    let key_pem = PrivateKeyDer::from_pem_slice(&read_certificate_file(key)?);
+                    let key_pem = PrivateKeyDer::from_pem_slice(&read_key_file(key)?);
                     let key = key_pem.map_err(|cause| {
                         wrong(&format!("{} does not contain a private key", key.display()), cause)
                     })?;
