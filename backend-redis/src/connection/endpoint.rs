@@ -27,6 +27,8 @@ pub(crate) enum Target {
     To(HostPort),
     /// The server at this socket.
     Socket(PathBuf),
+    /// This node of a cluster, which says by itself who serves a key.
+    Node(HostPort),
     /// Any of these nodes of a cluster that knows the map of slots; more nodes may become known.
     Any(Arc<Mutex<Vec<HostPort>>>),
     /// The master of `service`, as these sentinels know it.
@@ -45,7 +47,7 @@ impl Target {
         config: &AsyncConnectionConfig,
     ) -> Result<Dialled> {
         match self {
-            Target::To(host) => options.dial(host, config).await,
+            Target::To(host) | Target::Node(host) => options.dial(host, config).await,
             Target::Socket(path) => options.dial_socket(path, config).await,
             Target::Any(hosts) => {
                 let hosts = hosts.lock().clone();
@@ -58,10 +60,49 @@ impl Target {
             }
             Target::Sentinels { sentinels, service, login } => {
                 let master = ask_sentinels(sentinels, service, login, options).await?;
-                let mut dialled = options.dial(&master, config).await?;
-                require_master(&mut dialled.connection).await?;
-                Ok(dialled)
+                options.dial(&master, config).await
             }
+        }
+    }
+
+    /// Requires that the server takes writes, which its first connection does not decide: a name may lead to another
+    /// server later, and what the sentinels say may be old. A replica that is behind would answer that a lock is not
+    /// held, or that it is free.
+    ///
+    /// # Errors
+    /// At the `first` connection of a URL that names the server it is final: it is the wrong one. Later it is an
+    /// outage.
+    pub(crate) async fn require_master(
+        &self,
+        mut connection: MultiplexedConnection,
+        is_first: bool,
+    ) -> Result<()> {
+        if matches!(self, Target::Any(_) | Target::Node(_)) {
+            return Ok(());
+        }
+        // No ACL denies it, and the login was one. What replies with something else has no replicas.
+        let said = match redis::cmd("HELLO").query_async::<Value>(&mut connection).await {
+            Ok(Value::Map(said)) => said,
+            Err(error) if error.code().is_none() => return Err(explain(error)),
+            Ok(_) | Err(_) => Vec::new(),
+        };
+        let text = |value: &Value| redis::from_redis_value::<String>(value.clone()).ok();
+        let role = said.iter().find(|(name, _)| text(name).as_deref() == Some("role"));
+        let role = role.and_then(|(_, role)| text(role));
+        let is_replica = matches!(role.as_deref(), Some("replica" | "slave"));
+        match self {
+            _ if !is_replica => Ok(()),
+            Target::Sentinels { .. } => {
+                Err(unreachable("the server that the sentinels name is no longer a master"))
+            }
+            _ if is_first => Err(Error::new(
+                ErrorKind::Refused,
+                "the server is a replica; use its master, or redis+sentinel://",
+            )),
+            _ => Err(unreachable(
+                "the server became a replica, or its name leads to another one now; what is held stays so until \
+                 its validity ends",
+            )),
         }
     }
 }
@@ -142,18 +183,6 @@ async fn ask_sentinels(
         }
     })
     .await
-}
-
-/// A sentinel's reply may be stale: the server that it names may have become a replica meanwhile.
-async fn require_master(connection: &mut MultiplexedConnection) -> Result<()> {
-    let role = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
-    match role.as_deref() {
-        Ok([Value::BulkString(role), ..]) if role != b"master" => {
-            Err(unreachable("the server that the sentinels name is no longer a master"))
-        }
-        // An ACL may deny ROLE; then the first write shows whether it is a master.
-        _ => Ok(()),
-    }
 }
 
 /// A node does not reply with the map of slots while it loads its data.

@@ -78,7 +78,7 @@ impl SupervisedConnection {
         patience: Duration,
     ) -> SupervisedConnection {
         let runtime = options.runtime.clone();
-        let connections = Connections { target, options, subscription };
+        let connections = Connections { target, options, subscription, is_first: true };
         SupervisedConnection(Supervised::start(connections, patience, &runtime))
     }
 
@@ -205,16 +205,19 @@ struct Connections {
     target: Target,
     options: Arc<ConnectOptions>,
     subscription: Subscription,
+    /// None was opened yet.
+    is_first: bool,
 }
 
 impl Connector for Connections {
     type Connection = ActiveConnection;
 
     async fn open(&mut self) -> Result<ActiveConnection> {
-        open(&self.target, &self.options, &self.subscription).await
+        open(&self.target, &self.options, &self.subscription, self.is_first).await
     }
 
     fn opened(&mut self, _: &ActiveConnection, again: bool) {
+        self.is_first = false;
         if let (true, Some(handler)) = (again, &self.subscription.handler) {
             handler.on_gap();
         }
@@ -235,6 +238,7 @@ async fn open(
     target: &Target,
     options: &ConnectOptions,
     subscription: &Subscription,
+    is_first: bool,
 ) -> Result<ActiveConnection> {
     let state = Arc::new(ConnectionState::default());
     let config = AsyncConnectionConfig::new()
@@ -244,12 +248,19 @@ async fn open(
         .set_pipeline_buffer_size(1024)
         .set_push_sender(push_sender(subscription.handler.clone(), state.clone()));
     let Dialled { mut connection, task, peer } = target.connect(options, &config).await?;
-    if let Some(channel) = &subscription.channel {
-        connection.subscribe(channel.as_str()).await.map_err(explain)?;
-    }
-    if let Some(handler) = &subscription.handler {
-        handler.on_connect(&mut connection).await?;
-    }
+    // Asked beside the rest, which waits for replies too.
+    let mastery = target.require_master(connection.clone(), is_first);
+    let preparing = async {
+        if let Some(channel) = &subscription.channel {
+            connection.subscribe(channel.as_str()).await.map_err(explain)?;
+        }
+        if let Some(handler) = &subscription.handler {
+            handler.on_connect(&mut connection).await?;
+        }
+        Ok(())
+    };
+    let (mastery, prepared) = tokio::join!(mastery, preparing);
+    mastery.and(prepared)?;
     if let Some(peer) = peer {
         state.peer.get_or_init(|| peer);
     }

@@ -107,7 +107,7 @@ impl Cluster {
             known.used = Instant::now();
             return known.node.clone();
         }
-        let (target, subscription) = (Target::To(host.clone()), self.nodes_subscription.clone());
+        let (target, subscription) = (Target::Node(host.clone()), self.nodes_subscription.clone());
         let node = Node::start(&target, &self.options, subscription, self.replicas);
         let node = Arc::new(node);
         if map.closed {

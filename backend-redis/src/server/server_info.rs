@@ -118,9 +118,6 @@ impl ServerInfo {
             (Some("sentinel"), _) => {
                 refused("the server is a sentinel; use redis+sentinel://HOST/SERVICE")
             }
-            _ if self.is("role", "slave") && !cluster => {
-                refused("the server is a replica; use its master, or redis+sentinel://")
-            }
             _ => Ok(()),
         }
     }
@@ -224,7 +221,6 @@ mod tests {
             ("redis_version:7.0.15\r\nredis_mode:cluster\r\n", false, "redis-cluster://"),
             ("redis_version:7.0.15\r\nredis_mode:standalone\r\n", true, "use redis://"),
             ("redis_version:7.0.15\r\nredis_mode:sentinel\r\n", false, "redis+sentinel://"),
-            ("redis_version:7.0.15\r\nrole:slave\r\n", false, "is a replica"),
             ("server_time_usec:2592000000000\r\n", false, "clock shows day 30 after 1970"),
             // Valkey 8 and newer.
             ("redis_version:7.2.4\r\nserver_mode:cluster\r\n", false, "redis-cluster://"),

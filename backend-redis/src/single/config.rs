@@ -258,7 +258,7 @@ impl RedisStore {
             Target::Sentinels { sentinels, service, .. } => {
                 format!("{secure}+sentinel://{}/{service}/{database}", list(sentinels))
             }
-            Target::To(host) => format!("{secure}://{host}/{database}"),
+            Target::To(host) | Target::Node(host) => format!("{secure}://{host}/{database}"),
             Target::Any(nodes) => format!("{secure}-cluster://{}", list(&nodes.lock())),
         }
     }

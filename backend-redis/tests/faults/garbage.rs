@@ -199,7 +199,10 @@ async fn another_protocol_is_recognized() {
         (b"+OK\r\n", ErrorKind::Refused, "is this a Redis server?"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", ErrorKind::Unreachable, "not speak the Redis protocol"),
     ] {
-        let server = ScriptedServer::start(move |_| bytes.to_vec()).await.unwrap();
+        // To each command, if it is one.
+        let commands = |heard: &[u8]| heard.iter().filter(|byte| **byte == b'*').count().max(1);
+        let server =
+            ScriptedServer::start(move |heard| bytes.repeat(commands(heard))).await.unwrap();
         let url = format!("redis://{}?unreachable_after=1s", server.addr());
         let error = connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");

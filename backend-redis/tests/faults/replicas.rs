@@ -3,9 +3,11 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use fencelock_core::ErrorKind;
+use fencelock_core::{ErrorKind, Guard, Locks};
+use fencelock_testkit::proxy::{Close, Proxy};
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
-use tokio::time::Instant;
+use futures_util::future::join_all;
+use tokio::time::{Duration, Instant};
 
 use crate::support::*;
 
@@ -126,4 +128,84 @@ async fn an_acquire_dropped_at_any_await_leaves_nothing_while_replicas_confirm()
     replica.thaw().unwrap();
     release(acquire(&locks, "lock").await).await;
     drained(&master).await;
+}
+
+/// Until each of these is renewed, or would have been.
+async fn past_a_renewal(locks: &Locks, held: &[Guard], ttl: Duration) {
+    let due = held.iter().map(Guard::valid_until).max().expect("some are held");
+    let left = due.duration_since(locks.now());
+    tokio::time::sleep((left + SLACK).saturating_sub(ttl * 2 / 3)).await;
+}
+
+/// As by the DNS, or a proxy, with connections that end and begin again. The replica is behind: it has none of the
+/// locks, and does not follow.
+/// Fault 27: redis
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_believed_of_a_replica_to_which_the_name_leads() {
+    let (master, replica) = pair().await;
+    redis_command(&replica, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    let proxy = Proxy::start(master.addr()).await.unwrap();
+    let url = format!("redis://{}/0?ttl=20s&unreachable_after=3s", proxy.addr());
+    let (locks, other) = (connect(&url).await, direct(&master, "").await);
+    let names: Vec<_> = (0..1_000).map(|n| format!("lock-{n}")).collect();
+    let held = join_all(names.iter().map(|name| acquire(&locks, name))).await;
+    assert!(locks.cell("value").compare_and_set(None, *b"new").await.unwrap());
+    proxy.lead_to(replica.addr());
+    proxy.close_connections(Close::Reset).await;
+    refused_with(&locks, "free", "became a replica").await;
+    assert_kind(
+        &soon("refused", locks.cell("value").read()).await.unwrap_err(),
+        ErrorKind::Unreachable,
+    );
+    past_a_renewal(&locks, &held, ms(20_000)).await;
+    assert!(held.iter().all(Guard::is_held));
+    proxy.lead_to(master.addr());
+    proxy.close_connections(Close::Reset).await;
+    for guard in &held {
+        until_renewed(&locks, guard, ms(20_000)).await;
+        assert!(is_busy(&other, guard.name().as_str()).await);
+    }
+    for guard in held {
+        release(guard).await;
+    }
+    locks.cell("value").remove().await.unwrap();
+    let error = try_connect(&format!("redis://{}", replica.addr())).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(error_chain(&error).contains("is a replica"), "{error}");
+    drained(&master).await;
+}
+
+/// A master that becomes a replica where it is keeps its connections. What it has lost, or still has, says nothing.
+/// Fault 27: redis
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_believed_of_a_master_that_became_a_replica() {
+    let server = TestRedis::start().await.unwrap();
+    let (locks, other) =
+        (direct(&server, "ttl=9s").await, direct(&server, "unreachable_after=2s").await);
+    let held = [acquire(&locks, "kept").await];
+    let reader = locks.rw_lock("read").read().acquire().await.unwrap();
+    redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    // Not busy: it may be free at the new master.
+    let error = soon("refused", other.lock("kept").try_acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    let health = other.health(PATIENCE).await;
+    assert!(health.connected && health.answered.is_none());
+    set(&server, "replica-read-only", "no").await;
+    for key in ["kept", "read"] {
+        redis_command(&server, &["RENAME", &format!("lock:{key}"), &format!("away:{key}")]).await;
+    }
+    set(&server, "replica-read-only", "yes").await;
+    past_a_renewal(&locks, &held, ms(9000)).await;
+    assert!(held[0].is_held() && reader.is_held());
+    set(&server, "replica-read-only", "no").await;
+    for key in ["kept", "read"] {
+        redis_command(&server, &["RENAME", &format!("away:{key}"), &format!("lock:{key}")]).await;
+    }
+    redis_command(&server, &["REPLICAOF", "NO", "ONE"]).await;
+    let [held] = held;
+    for guard in [held, reader] {
+        until_renewed(&locks, &guard, ms(9000)).await;
+        release(guard).await;
+    }
+    drained(&server).await;
 }

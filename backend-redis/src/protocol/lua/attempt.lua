@@ -74,6 +74,7 @@ if not score then
     return grant(me, TTL, drop_empty_queue())
   end
   if ARGV[3] == 'try' then
+--<writable.lua>
     drop_empty_queue()
     return 0
   end

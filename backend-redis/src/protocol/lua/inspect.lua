@@ -6,6 +6,7 @@
 --        {identity or foreign value, ms left (-1 without an end), token, ...} of holders,
 --        {identity, arrival in us, ...} of waiters in order}
 -- O(n) in the length of the reply.
+--<writable.lua>
 --<foreign.lua>
 --<lock.lua>
 read_lock()

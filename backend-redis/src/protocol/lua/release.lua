@@ -20,6 +20,7 @@ if value == ME or value == ME .. '\n' then
   redis.call('DEL', L)
   was_there = 1
 elseif not ARGV[2] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
+--<writable.lua>
   return 0
 end
 --<token.lua>

@@ -12,12 +12,18 @@ if is_exclusive then value = redis.pcall('GET', L) else value = redis.pcall('ZSC
 -- Another type: not held. After any other error it is unknown.
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
 if is_exclusive then
-  if value ~= ME and value ~= ME .. '\n' then return 0 end
+  if value ~= ME and value ~= ME .. '\n' then
+--<writable.lua>
+    return 0
+  end
   if TTL > 0 then redis.call('PEXPIRE', L, TTL) end
 else
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  if type(value) ~= 'string' or tonumber(value) <= now then return 0 end
+  if type(value) ~= 'string' or tonumber(value) <= now then
+--<writable.lua>
+    return 0
+  end
   if TTL > 0 then
     local last = redis.call('ZREVRANGEBYSCORE', L, '(1000000000000000', 1, 'WITHSCORES', 'LIMIT', 0, 1)
     -- First: a server that is out of memory lets a script continue that has already written.
