@@ -37,6 +37,7 @@ pub struct PostgresStore {
     database: String,
     login: Login,
     schema: String,
+    owner: String,
     creates: bool,
     tls: Option<Tls>,
     timeouts: Timeouts,
@@ -53,8 +54,9 @@ const TIMEOUTS: Timeouts =
     Timeouts { connect: Duration::from_secs(2), answer: Duration::from_secs(2) };
 
 /// The parameters of the URLs besides those of all stores.
-const PARAMETERS: [&str; 12] = [
+const PARAMETERS: [&str; 13] = [
     "schema",
+    "owner",
     "create",
     "sslmode",
     "host",
@@ -103,6 +105,7 @@ impl PostgresStore {
             database: database.to_owned(),
             login: Login::default(),
             schema: schema::DEFAULT.to_owned(),
+            owner: String::new(),
             creates: true,
             tls: None,
             timeouts: TIMEOUTS,
@@ -147,6 +150,14 @@ impl PostgresStore {
     #[must_use]
     pub fn schema(mut self, name: &str) -> PostgresStore {
         self.schema = name.to_owned();
+        self
+    }
+
+    /// A role that may own the schema and its functions, besides those that are always trusted: the user itself, the
+    /// database's owner and superusers. What another role owns is refused: it would run with the user's rights.
+    #[must_use]
+    pub fn owner(mut self, role: &str) -> PostgresStore {
+        role.clone_into(&mut self.owner);
         self
     }
 
@@ -202,6 +213,10 @@ impl PostgresStore {
         if let Some(schema) = params.text("schema") {
             schema::check_name(schema)?;
             store.schema = schema.to_owned();
+        }
+        if let Some(owner) = params.text("owner") {
+            without_nul("owner", owner)?;
+            owner.clone_into(&mut store.owner);
         }
         store.creates = match params.text("create") {
             None | Some("auto") => true,
@@ -281,6 +296,7 @@ impl PostgresStore {
             login: self.login,
             cells_channel: channel_of_cells(&self.schema),
             schema: self.schema,
+            owner: self.owner,
             creates: self.creates,
             tls: self.tls.map(Tls::load).transpose()?,
             channel: format!("fl_{:016x}", rand::random::<u64>()),

@@ -2,8 +2,9 @@
 
 use fencelock_core::backend::program;
 use fencelock_core::{Error, ErrorKind, Result};
+use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::options::ConnectOptions;
 use super::session::{Session, patient};
@@ -15,10 +16,48 @@ use crate::schema;
 /// duplicate_table).
 const MET_ANOTHER: [&str; 4] = ["55P03", "23505", "42P06", "42P07"];
 
+/// What the catalogue says of the schema $1: whether it has the function `version`, and what of it belongs to a role
+/// that this session does not trust, with that role. Asked in every session, and before anything of the schema is
+/// called: what another role has made would run with the rights of this one, which may be a superuser's.
+///
+/// Trusted is who can do whatever this session can: this user, the database's owner and superusers; and $2.
+pub(super) const OF_SCHEMA: &str = "\
+    EXISTS (SELECT FROM pg_catalog.pg_proc p \
+      JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace \
+      WHERE n.nspname OPERATOR(pg_catalog.=) $1 AND p.proname OPERATOR(pg_catalog.=) 'version' \
+      AND p.pronargs OPERATOR(pg_catalog.=) 0), \
+    (SELECT ARRAY[o.what, r.rolname::pg_catalog.text] FROM ( \
+        SELECT 'it'::pg_catalog.text, n.nspowner FROM pg_catalog.pg_namespace n \
+        WHERE n.nspname OPERATOR(pg_catalog.=) $1 \
+        UNION ALL \
+        SELECT pg_catalog.concat('its function ', p.proname), p.proowner FROM pg_catalog.pg_proc p \
+        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace \
+        WHERE n.nspname OPERATOR(pg_catalog.=) $1 \
+      ) o (what, owner) JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) o.owner \
+      WHERE NOT r.rolsuper AND r.rolname OPERATOR(pg_catalog.<>) ALL ( \
+        ARRAY[current_user::pg_catalog.text, session_user::pg_catalog.text, 'pg_database_owner', $2]) \
+      AND r.oid OPERATOR(pg_catalog.<>) ALL (SELECT d.datdba FROM pg_catalog.pg_database d \
+        WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) \
+      ORDER BY o.what LIMIT 1)";
+
+/// The answer.
+pub(super) struct Found {
+    has_version: bool,
+    /// What it is, and its owner.
+    strange: Option<Vec<String>>,
+}
+
+impl Found {
+    /// Reads it from this column on.
+    pub(super) fn read(row: &Row, at: usize) -> Result<Found> {
+        Ok(Found { has_version: read_setting(row, at)?, strange: read_setting(row, at + 1)? })
+    }
+}
+
 impl ConnectOptions {
     /// Creates or completes the schema, if that is allowed.
-    pub(super) async fn require_schema(&self, session: &Session) -> Result<()> {
-        match self.lacks(session).await? {
+    pub(super) async fn require_schema(&self, session: &Session, found: Found) -> Result<()> {
+        match self.lacks(session, &found).await? {
             None => Ok(()),
             Some(missing) if !self.creates => Err(missing),
             Some(missing) => self.create(session, &missing).await,
@@ -26,22 +65,28 @@ impl ConnectOptions {
     }
 
     /// What is wrong with the schema, which its owner can mend.
-    async fn lacks(&self, session: &Session) -> Result<Option<Error>> {
+    async fn lacks(&self, session: &Session, found: &Found) -> Result<Option<Error>> {
         let schema = schema::quoted(&self.schema);
+        if let Some([what, owner]) = found.strange.as_deref() {
+            let message = format!(
+                "the schema {schema} is not trusted: {what} belongs to the role {owner}, whose functions would run \
+                 with the rights of this login; name that role in the URL if it is the right one \
+                 (owner={owner}), or another schema (schema=NAME)"
+            );
+            return Err(Error::new(ErrorKind::Refused, message));
+        }
+        if !found.has_version {
+            let message = format!("{MAKE_SCHEMA} (there is no {schema}.version())");
+            return Ok(Some(Error::new(ErrorKind::Refused, message)));
+        }
         let asked = session.client.query_typed(&format!("SELECT {schema}.version()"), &[]).await;
         let rows = match asked {
             Ok(rows) => rows,
             Err(error) => {
                 let state = error.as_db_error().map(|error| error.code().code().to_owned());
                 return match state.as_deref() {
+                    // It was dropped just now.
                     Some("3F000" | "42883") => Ok(Some(explain(&error))),
-                    Some("22P05") => Err(Error::new(
-                        ErrorKind::InvalidArgument,
-                        format!(
-                            "the schema {schema} has a character that the database's encoding lacks: name \
-                             another one in the URL (schema=NAME)"
-                        ),
-                    )),
                     _ => session.state.observe(Err(error), &session.host),
                 };
             }
@@ -71,7 +116,9 @@ impl ConnectOptions {
         );
         let begun = session.client.batch_execute(&begin).await;
         begun.map_err(|error| self.not_created(session, missing, &error))?;
-        let is_complete = self.has_version(session).await? && self.lacks(session).await?.is_none();
+        // Again, since another may have created it meanwhile.
+        let found = self.find(session).await?;
+        let is_complete = self.lacks(session, &found).await?.is_none();
         let rest = if is_complete { String::new() } else { schema::script(&self.schema) };
         let created = session.client.batch_execute(&format!("{rest}; COMMIT")).await;
         created.map_err(|error| self.not_created(session, missing, &error))
@@ -105,14 +152,27 @@ impl ConnectOptions {
         Ok(())
     }
 
-    /// Whether there is the function, without the error that would end the transaction.
-    async fn has_version(&self, session: &Session) -> Result<bool> {
-        let asking = "SELECT pg_catalog.to_regprocedure($1) IS NOT NULL";
-        let name = format!("{}.version()", schema::quoted(&self.schema));
-        let asked = session.client.query_typed(asking, &[(&name, Type::TEXT)]).await;
+    async fn find(&self, session: &Session) -> Result<Found> {
+        Found::read(&self.ask_of_schema(session, &format!("SELECT {OF_SCHEMA}")).await?, 0)
+    }
+
+    /// The row of a statement with the arguments of [`OF_SCHEMA`].
+    pub(super) async fn ask_of_schema(&self, session: &Session, sql: &str) -> Result<Row> {
+        let arguments: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.schema, Type::TEXT), (&self.owner, Type::TEXT)];
+        let asked = session.client.query_typed(sql, &arguments).await;
+        if let Err(error) = &asked
+            && error.code() == Some(&SqlState::UNTRANSLATABLE_CHARACTER)
+        {
+            let message = format!(
+                "the schema {} or its owner has a character that the database's encoding lacks: name another one \
+                 in the URL (schema=NAME, owner=ROLE)",
+                schema::quoted(&self.schema)
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         let rows = session.state.observe(asked, &session.host)?;
-        let row = rows.first().ok_or_else(|| unreachable("no answer about the schema"))?;
-        read_setting(row, 0)
+        rows.into_iter().next().ok_or_else(|| unreachable("no answer about the server"))
     }
 
     fn not_created(

@@ -23,6 +23,7 @@ use tokio_postgres::{AsyncMessage, Config, Connection, NoTls, Notification, Simp
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
+use super::creation::{Found, OF_SCHEMA};
 use super::options::{ConnectOptions, Host, without_nul};
 use super::session::{Session, SessionState, patient};
 use super::supervised::PushHandler;
@@ -98,15 +99,15 @@ impl ConnectOptions {
             )))
         })?;
         let end = end + probe + limit;
-        self.in_time(host, end, self.require(&session)).await?;
-        Ok(Reached { session, end, probe: Probe { channel, probed, limit: probe } })
+        let found = self.in_time(host, end, self.require(&session)).await?;
+        Ok(Reached { session, found, end, probe: Probe { channel, probed, limit: probe } })
     }
 
     /// Makes the session ready for requests.
     async fn prepare(&self, reached: Reached) -> Result<Session> {
-        let Reached { mut session, end, probe } = reached;
+        let Reached { mut session, found, end, probe } = reached;
         let preparing = async {
-            self.require_schema(&session).await?;
+            self.require_schema(&session, found).await?;
             self.warn_of_missing_rights(&session).await?;
             if self.is_direct(&session, probe).await? {
                 return self.get_ready(&session).await;
@@ -205,14 +206,14 @@ impl ConnectOptions {
         Ok(Session { client, host: host.clone(), address: None, prepared: None, state, task })
     }
 
-    /// Refuses a server that cannot carry locks.
-    async fn require(&self, session: &Session) -> Result<()> {
-        let sql = "SELECT pg_catalog.pg_is_in_recovery(), \
-                   pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'on', \
-                   pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.version()";
-        let row = session.client.query_typed(sql, &[]).await;
-        let row = session.state.observe(row, &session.host)?;
-        let row = row.first().ok_or_else(|| unreachable("no answer about the server"))?;
+    /// Refuses a server that cannot carry locks. Returns what it says of their schema.
+    async fn require(&self, session: &Session) -> Result<Found> {
+        let sql = format!(
+            "SELECT pg_catalog.pg_is_in_recovery(), \
+             pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'on', \
+             pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.version(), {OF_SCHEMA}"
+        );
+        let row = &self.ask_of_schema(session, &sql).await?;
         let (standby, read_only): (bool, bool) = (read_setting(row, 0)?, read_setting(row, 1)?);
         suitable(read_setting(row, 2)?, read_setting(row, 3)?)?;
         if standby || read_only {
@@ -225,7 +226,7 @@ impl ConnectOptions {
                 ),
             }));
         }
-        Ok(())
+        Found::read(row, 4)
     }
 
     /// Whether a notification from another session arrives at this one. It must not be used meanwhile: a pooler
@@ -371,6 +372,8 @@ fn not_connected(host: &Host, error: &std::io::Error) -> Error {
 /// A session with a server that can be written.
 struct Reached {
     session: Session,
+    /// What its catalogue says of the schema.
+    found: Found,
     /// When it must be ready.
     end: Instant,
     probe: Probe,

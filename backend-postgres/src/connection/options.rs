@@ -17,6 +17,8 @@ pub(crate) struct ConnectOptions {
     pub(crate) database: String,
     pub(crate) login: Login,
     pub(crate) schema: String,
+    /// A role that may own it; empty for none but those that are always trusted.
+    pub(crate) owner: String,
     /// Whether to create the schema if it is missing.
     pub(crate) creates: bool,
     pub(crate) statements: Statements,

@@ -174,6 +174,73 @@ async fn a_missing_or_older_schema_is_refused_with_the_command_unless_it_may_be_
     drained(&server).await;
 }
 
+/// A role that may create in the database has made the schema first: its function would run with the rights of each
+/// program that connects, also a superuser's. Or it has made one function, in a schema that may be trusted.
+/// Fault 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_runs_of_a_schema_that_a_stranger_has_made() {
+    let server = database().await;
+    let (stranger, of_stranger) = role(&server).await;
+    let boss = format!("boss_of_{}", server.database_name());
+    server.create_role(&boss, "pw").await.unwrap();
+    let rights = format!(
+        "ALTER ROLE {boss} SUPERUSER; GRANT CREATE ON DATABASE {} TO {stranger}; \
+         CREATE TABLE public.ran (by text); GRANT INSERT ON public.ran TO PUBLIC",
+        server.database_name()
+    );
+    sql(&server, &rights).await;
+    let schema = "CREATE SCHEMA fencelock; GRANT USAGE ON SCHEMA fencelock TO PUBLIC";
+    let version = "CREATE FUNCTION fencelock.version() RETURNS int LANGUAGE sql AS \
+                   'INSERT INTO public.ran VALUES (current_user); SELECT 1'";
+    let client = user_at(&of_stranger).await.unwrap();
+    client.batch_execute(&format!("{schema}; {version}")).await.unwrap();
+    let of_boss = of_stranger.replace(&format!("{stranger}:"), &format!("{boss}:"));
+    let urls = [server.url(), with_params(&server, "create=never"), of_boss];
+    for url in &urls {
+        let error = try_connect(url).await.unwrap_err();
+        assert_refused(&error, "it belongs to the role");
+        assert_refused(&error, &format!("owner={stranger}"));
+    }
+    // Everybody's schema, as `public` is on PostgreSQL 14.
+    let open = format!(
+        "DROP SCHEMA fencelock CASCADE; {schema}; GRANT CREATE ON SCHEMA fencelock TO PUBLIC"
+    );
+    sql(&server, &open).await;
+    client.batch_execute(version).await.unwrap();
+    for url in &urls {
+        let error = try_connect(url).await.unwrap_err();
+        assert_refused(&error, "its function version belongs to the role");
+    }
+    assert_eq!(sql(&server, "SELECT by FROM public.ran").await, "");
+}
+
+/// A role that creates the schema by connecting is no stranger to those who name it.
+/// Fault 59: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_is_trusted_where_the_url_names_it() {
+    let server = database().await;
+    let (owner, of_owner) = role(&server).await;
+    sql(&server, &format!("GRANT CREATE ON DATABASE {} TO {owner}", server.database_name())).await;
+    release(acquire(&connect(&of_owner).await, "lock").await).await;
+    let grants = "GRANT USAGE ON SCHEMA fencelock TO PUBLIC; \
+                  GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA fencelock TO PUBLIC";
+    sql(&server, grants).await;
+    for wrong in ["", "owner=fencelock", "owner=pg_monitor"] {
+        let error = try_connect(&with_params(&server, wrong)).await.unwrap_err();
+        assert_refused(&error, &format!("owner={owner}"));
+    }
+    let locks = direct(&server, &format!("owner={owner}")).await;
+    let held = acquire(&locks, "lock").await;
+    // Asked again at each connection.
+    sql(&server, "ALTER SCHEMA fencelock OWNER TO pg_monitor").await;
+    end_ours(&server).await;
+    refused_with(&locks, "other", "owner=pg_monitor").await;
+    sql(&server, &format!("ALTER SCHEMA fencelock OWNER TO {owner}")).await;
+    until_renewed(&locks, &held, ms(30_000)).await;
+    release(held).await;
+    drained(&server).await;
+}
+
 /// The schema of another program, which has a function of that name.
 /// Fault 59: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
