@@ -1,13 +1,14 @@
 //! The configuration of a store: servers, root, session, login and certificates; and connecting.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use fencelock_core::backend::{current_runtime, invalid, start_clock};
 use fencelock_core::sync::Mutex;
 use fencelock_core::url::{Params, StoreUrl};
 use fencelock_core::{Guard, Locks, Result, Settings};
-use zookeeper_client::{Acls, Client};
+use zookeeper_client::Client;
 
 use crate::backend::ZkBackend;
 use crate::connection::access::Access;
@@ -178,11 +179,12 @@ impl ZkStore {
             cluster: self.cluster(),
             is_secure: self.tls.is_some(),
             root: self.root.as_str().into(),
-            acls: match (self.rights, &self.login) {
-                (Some(Rights::Open), _) | (None, None) => Acls::anyone_all(),
-                (Some(Rights::Creator), _) | (None, Some(_)) => Acls::creator_all(),
-            },
+            rights: self.rights.unwrap_or(match self.login {
+                Some(_) => Rights::Creator,
+                None => Rights::Open,
+            }),
             created: Mutex::default(),
+            has_warned: AtomicBool::new(false),
         };
         let pool = Pool::connect(access, self.session, Arc::new(clock), runtime).await?;
         Locks::new(Arc::new(ZkBackend::new(pool)), &self.redacted_url(), settings)

@@ -2,5 +2,6 @@
 
 pub(crate) mod access;
 pub(crate) mod login;
+pub(crate) mod owners;
 pub(crate) mod probe;
 pub(crate) mod tls;

@@ -23,6 +23,8 @@ pub(crate) enum RequestError {
     NoTokens { czxid: i64 },
     /// The node at this path is not that of a cell, or not a whole one.
     NotACell { path: String },
+    /// Somebody else may change the node at this path, or what is below it.
+    NotOwn { path: String, by: String },
 }
 
 /// The answer of servers whose local sessions are not upgraded to the creation of an ephemeral node.
@@ -50,7 +52,9 @@ impl RequestError {
             RequestError::TimedOut(_) => Certainty::Unknown,
             RequestError::SessionOver => Certainty::SessionOver,
             // No request: what is there was read, and is left as it is.
-            RequestError::NoTokens { .. } | RequestError::NotACell { .. } => Certainty::Declined,
+            RequestError::NoTokens { .. }
+            | RequestError::NotACell { .. }
+            | RequestError::NotOwn { .. } => Certainty::Declined,
         }
     }
 
@@ -125,6 +129,14 @@ impl RequestError {
                 format!(
                     "the node {path} is not a whole cell: another program has created or changed \
                      it; delete it with its children to start the cell anew"
+                ),
+            ),
+            RequestError::NotOwn { path, by } => Error::new(
+                ErrorKind::Refused,
+                format!(
+                    "the node {path} is not this login's alone: its ACL lets {by} change it, so what is there \
+                     may be anybody's; delete it with its children when nobody uses it, and choose a root in \
+                     which only this login may create, or share the locks by acl=open (docs/zookeeper.md)"
                 ),
             ),
         }

@@ -10,6 +10,7 @@ use fencelock_core::{
 };
 
 use crate::claim::predecessor_watch::{PredecessorWatch, Start};
+use crate::connection::owners::require_own;
 use crate::error::{Certainty, RequestError};
 use crate::nodes::node::{self, Node};
 use crate::queue::names;
@@ -121,6 +122,7 @@ impl ZkAcquisition {
             if !listing.is_free(claim.mode())
                 && !self.joins(session, lock, &listing.standing_at_end(claim.mode())).await?
             {
+                require_own(session, lock, None).await.map_err(RequestError::into_error)?;
                 return Ok(Some(AttemptOutcome::Busy { rest: Residue::Nothing }));
             }
         }
@@ -201,6 +203,7 @@ impl ZkAcquisition {
 
     /// Grants, waits or gives up by where `node` stands.
     async fn act_on_standing(&self, node: &Arc<Node>, listing: &Listing) -> Step {
+        node.require_own_lock().await.map_err(RequestError::into_error)?;
         if names::is_exhausted(node.parsed.sequence) {
             return self.restart_numbering(node).await;
         }

@@ -2,6 +2,7 @@
 //! nodes above those of claims.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
@@ -9,6 +10,8 @@ use fencelock_core::{BootClock, Clock, Error, ErrorKind, Moment, Result};
 use futures_util::future::join_all;
 use zookeeper_client::{Acls, Client, Connector, CreateMode, Error as ZkError};
 
+use crate::config::Rights;
+use crate::connection::owners::Owners;
 use crate::connection::probe::{Found, probe};
 use crate::error::explained;
 
@@ -31,21 +34,36 @@ pub(crate) struct Access {
     pub(crate) cluster: String,
     pub(crate) is_secure: bool,
     pub(crate) root: Arc<str>,
-    pub(crate) acls: Acls<'static>,
+    pub(crate) rights: Rights,
     /// Those of the root and the nodes above it that this client created, the uppermost first.
     pub(crate) created: Mutex<Vec<String>>,
+    /// That the root is open was said.
+    pub(crate) has_warned: AtomicBool,
+}
+
+/// A session that was opened.
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    /// When it was asked for.
+    pub(crate) sent: Moment,
+    /// Whose nodes are believed; `None`: everybody's.
+    pub(crate) owners: Option<Owners>,
 }
 
 impl Access {
+    /// The ACL of what this client creates.
+    pub(crate) fn acls(&self) -> Acls<'static> {
+        match self.rights {
+            Rights::Open => Acls::anyone_all(),
+            Rights::Creator => Acls::creator_all(),
+        }
+    }
+
     /// Opens a session with this timeout; the moment is when it was asked for.
     ///
     /// The transport derives its pings and its connection timeout from the timeout that was asked
     /// for, so if the servers grant another one, the session is opened again with that.
-    pub(crate) async fn open(
-        &self,
-        clock: &BootClock,
-        timeout: Duration,
-    ) -> Result<(Client, Moment)> {
+    pub(crate) async fn open(&self, clock: &BootClock, timeout: Duration) -> Result<Opened> {
         let mut sent = clock.now();
         let mut client = self.connect(timeout).await?;
         let negotiated = client.session_timeout();
@@ -57,18 +75,48 @@ impl Access {
             return Err(is_clickhouse_keeper());
         }
         self.create_root(&client).await.map_err(explained)?;
-        Ok((client, sent))
+        let owners = match self.rights {
+            Rights::Open => None,
+            Rights::Creator => {
+                let owners = Owners::of_session(&client, &self.root).await.map_err(explained)?;
+                self.warn_of_strangers(&client, owners.as_ref()).await.map_err(explained)?;
+                owners
+            }
+        };
+        Ok(Opened { client, sent, owners })
+    }
+
+    /// Warns once if others may create nodes in the root: what they make there first is refused.
+    async fn warn_of_strangers(
+        &self,
+        client: &Client,
+        owners: Option<&Owners>,
+    ) -> Result<(), ZkError> {
+        let Some(owners) = owners else { return Ok(()) };
+        let acls = match client.get_acl(&self.root).await {
+            Ok((acls, _)) => acls,
+            // It has rights to create there only.
+            Err(ZkError::NoAuth) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if let Some(id) = owners.stranger(&acls)
+            && !self.has_warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                root = %self.root,
+                may_create = %format!("{}:{}", id.scheme(), id.id()),
+                "others than this login may create nodes in the root: a lock or a cell that they make first is \
+                 refused to this login; expected a root of its own, such as zk://HOST/locks, which it creates"
+            );
+        }
+        Ok(())
     }
 
     /// Opens the first session. When no server grants one, the error says what was found instead.
     ///
     /// A server that is not a ZooKeeper may keep the transport waiting, and send it any amount of
     /// data meanwhile: when opening takes long, the servers are probed.
-    pub(crate) async fn open_first(
-        &self,
-        clock: &BootClock,
-        timeout: Duration,
-    ) -> Result<(Client, Moment)> {
+    pub(crate) async fn open_first(&self, clock: &BootClock, timeout: Duration) -> Result<Opened> {
         let foreign = async {
             loop {
                 clock.sleep_until(clock.now() + USUAL_OPEN_TIME).await;
@@ -132,7 +180,7 @@ impl Access {
 
     /// Creates the root and the nodes above it. They stay: only the nodes of locks are removed.
     pub(crate) async fn create_root(&self, client: &Client) -> Result<(), ZkError> {
-        let options = CreateMode::Persistent.with_acls(self.acls);
+        let options = CreateMode::Persistent.with_acls(self.acls());
         let ends = self.root.char_indices().skip(1).filter(|(_, c)| *c == '/').map(|(at, _)| at);
         for path in ends.chain([self.root.len()]).map(|end| &self.root[..end]) {
             // A login that may not create it can still use it.
@@ -151,7 +199,7 @@ impl Access {
     /// Creates the node of a lock, which the servers remove some time after its last child; or the
     /// root, if that was removed.
     pub(crate) async fn create_lock(&self, client: &Client, lock: &str) -> Result<(), ZkError> {
-        let options = CreateMode::Container.with_acls(self.acls);
+        let options = CreateMode::Container.with_acls(self.acls());
         match client.create(lock, b"", &options).await {
             Ok(_) | Err(ZkError::NodeExists) => Ok(()),
             Err(ZkError::NoNode) => self.create_root(client).await,

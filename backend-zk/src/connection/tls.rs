@@ -35,7 +35,7 @@ impl Tls {
 impl Tls {
     /// Reads the files into `connector`.
     pub(crate) fn put_into(&self, connector: Connector) -> Result<Connector> {
-        use fencelock_core::backend::read_certificate_file;
+        use fencelock_core::backend::{read_certificate_file, read_key_file};
         use zookeeper_client::TlsOptions;
         // With two providers in a program rustls chooses neither by itself, and panics.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
@@ -46,15 +46,16 @@ impl Tls {
             let message = format!("{} contains no usable certificate", file.display());
             invalid(message).caused_by(cause)
         };
-        let read = |file: &Path| -> Result<String> {
-            Ok(String::from_utf8_lossy(&read_certificate_file(file)?).into_owned())
-        };
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let mut options = TlsOptions::new()
-            .with_pem_ca(&read(&self.authority)?)
+            .with_pem_ca(&text(read_certificate_file(&self.authority)?))
             .map_err(|cause| unusable(&self.authority, cause))?;
         if let Some((certificate, key)) = &self.own {
             options = options
-                .with_pem_identity(&read(certificate)?, &read(key)?)
+                .with_pem_identity(
+                    &text(read_certificate_file(certificate)?),
+                    &text(read_key_file(key)?),
+                )
                 .map_err(|cause| unusable(certificate, cause))?;
         }
         Ok(connector.with_tls(options))

@@ -12,6 +12,7 @@ use zookeeper_client::{
 };
 
 use crate::connection::access::Access;
+use crate::connection::owners::require_own;
 use crate::error::{RequestError, ZkResult};
 use crate::queue::path::{self, below};
 use crate::sessions::session::Session;
@@ -26,7 +27,10 @@ pub(crate) async fn read(session: &Session, path: &str) -> ZkResult<Option<Conte
     let (synced, there) = join(sync, session.read(client.get_data(path))).await;
     synced?;
     match there {
-        Ok((data, _)) => decode(path, &data).map(Some),
+        Ok((data, stat)) => {
+            require_own(session, path, Some(&stat)).await?;
+            decode(path, &data).map(Some)
+        }
         Err(error) if error.is_no_node() => Ok(None),
         Err(error) => Err(error),
     }
@@ -56,7 +60,10 @@ pub(crate) async fn read_and_watch(
         let (synced, there) = join(sync, session.read(client.get_and_watch_data(path))).await;
         synced?;
         match there {
-            Ok((data, _, watcher)) => return Ok((Some(decode(path, &data)?), watcher)),
+            Ok((data, stat, watcher)) => {
+                require_own(session, path, Some(&stat)).await?;
+                return Ok((Some(decode(path, &data)?), watcher));
+            }
             Err(error) if error.is_no_node() => {}
             Err(error) => return Err(error),
         }
@@ -128,7 +135,7 @@ fn add_operations(
     from: Option<Stamp>,
     to: Option<&Content>,
 ) -> Result<(), ZkError> {
-    let options = CreateMode::Persistent.with_acls(access.acls);
+    let options = CreateMode::Persistent.with_acls(access.acls());
     let child = |stamp: Stamp| below(path, &stamp.to_string());
     // First, so that it is what a refusal is about.
     match from {

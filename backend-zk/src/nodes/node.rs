@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fencelock_core::{Claim, FencingToken, ReleaseOutcome, WatchHandle};
-use futures_util::future::join;
+use futures_util::future::{join, join3};
 use uuid::Uuid;
 use zookeeper_client::{CreateMode, EventType, Stat};
 
 use crate::connection::access::Access;
+use crate::connection::owners::require_own;
 use crate::error::{RequestError, ZkResult};
 use crate::nodes::token;
 use crate::queue::names::{self, NodeName};
@@ -29,6 +30,8 @@ pub(crate) struct Node {
     pub(crate) parsed: NodeName,
     /// The number of the transaction that created it.
     czxid: i64,
+    /// Nobody but this login may change its lock's node, which stays for as long as this one.
+    in_own_lock: AtomicBool,
     /// The node is known to be deleted.
     gone: AtomicBool,
     /// A watch would report its deletion.
@@ -56,6 +59,7 @@ impl Node {
             name,
             parsed,
             czxid: stat.czxid,
+            in_own_lock: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             mark: OnceLock::new(),
@@ -75,6 +79,15 @@ impl Node {
     /// The path of its lock.
     pub(crate) fn lock(&self) -> &str {
         &self.path[..self.path.len() - self.name.len() - 1]
+    }
+
+    /// Requires that what is beside this node in its lock can be believed.
+    pub(crate) async fn require_own_lock(&self) -> ZkResult<()> {
+        if !self.in_own_lock.load(Ordering::Acquire) {
+            require_own(self.session(), self.lock(), None).await?;
+            self.in_own_lock.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -191,8 +204,8 @@ pub(crate) async fn is_shared(session: &Session, path: &str) -> ZkResult<bool> {
     }
 }
 
-/// Creates a node for a claim and lists those of the lock, neither waiting for the other: the
-/// servers carry out the requests of a session in order, so the list has all nodes that are ahead.
+/// Creates a node for a claim, lists those of the lock and asks whose that is, none waiting for the other:
+/// the servers carry out the requests of a session in order, so the list has all nodes that are ahead.
 pub(crate) async fn create(
     slot: &Slot,
     access: &Access,
@@ -203,13 +216,15 @@ pub(crate) async fn create(
     let session = &slot.session;
     let client = session.client()?;
     let path_prefix = below(lock, prefix);
-    let options = CreateMode::EphemeralSequential.with_acls(access.acls);
+    let options = CreateMode::EphemeralSequential.with_acls(access.acls());
     let sent = session.mark_sent();
     let create = client.create(&path_prefix, label.as_bytes(), &options);
-    let (created, listing) = join(session.write(sent, create), batch::list(session, lock)).await;
+    let (create, list) = (session.write(sent, create), batch::list(session, lock));
+    let (created, listing, own) = join3(create, list, require_own(session, lock, None)).await;
     let (stat, sequence) = created?;
     let node = Node::new(slot, lock, format!("{prefix}{sequence}"), &stat)?;
-    Ok((node, listing))
+    node.in_own_lock.store(own.is_ok(), Ordering::Release);
+    Ok((node, own.and(listing)))
 }
 
 /// Lists a lock's nodes; none when the lock's own node does not exist.

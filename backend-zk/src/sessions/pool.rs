@@ -52,8 +52,8 @@ impl Pool {
         clock: Arc<BootClock>,
         runtime: Handle,
     ) -> Result<Arc<Pool>> {
-        let (client, sent) = access.open_first(&clock, timeout).await?;
-        let session = Session::new(client, access.root.clone(), clock.clone(), sent);
+        let opened = access.open_first(&clock, timeout).await?;
+        let session = Session::new(opened, access.root.clone(), clock.clone());
         let pool = Arc::new(Pool {
             access,
             clock,
@@ -174,8 +174,7 @@ impl Pool {
         tokio::select! {
             biased;
             opened = self.access.open(&self.clock, self.timeout) => {
-                let (client, sent) = opened?;
-                Ok(Session::new(client, self.access.root.clone(), self.clock.clone(), sent))
+                Ok(Session::new(opened?, self.access.root.clone(), self.clock.clone()))
             }
             () = self.clock.sleep_until(until) => {
                 let message = format!("no new session within {bound:?}");

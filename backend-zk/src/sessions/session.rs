@@ -18,6 +18,8 @@ use fencelock_core::{BootClock, Clock, Moment};
 use tokio::runtime::Handle;
 use zookeeper_client::{Client, SessionState, StateWatcher};
 
+use crate::connection::access::Opened;
+use crate::connection::owners::Owners;
 use crate::error::{Certainty, RequestError, ZkResult};
 use crate::sessions::batched_request::{BatchedRequest, LIMITS};
 use crate::sessions::budget::Budget;
@@ -33,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) id: i64,
     /// The timeout that the servers granted.
     pub(crate) timeout: Duration,
+    /// Whose nodes are believed; `None`: everybody's.
+    pub(crate) owners: Option<Owners>,
     /// The node that the heartbeat checks.
     root: Arc<str>,
     clock: Arc<BootClock>,
@@ -55,19 +59,15 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The session of `client`, whose connection was asked for at `sent`.
-    pub(crate) fn new(
-        client: Client,
-        root: Arc<str>,
-        clock: Arc<BootClock>,
-        sent: Moment,
-    ) -> Session {
+    pub(crate) fn new(opened: Opened, root: Arc<str>, clock: Arc<BootClock>) -> Session {
+        let Opened { client, sent, owners } = opened;
         let liveness = SessionLiveness::new(client.session_timeout(), sent);
         Session {
             states: client.state_watcher(),
             id: client.session_id().0,
             timeout: client.session_timeout(),
             client: Mutex::new(Some(Arc::new(client))),
+            owners,
             root,
             liveness: Mutex::new(liveness),
             reconnects: AtomicU64::new(0),

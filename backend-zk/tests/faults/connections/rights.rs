@@ -38,6 +38,46 @@ async fn the_locks_of_a_login_are_closed_to_others() {
     release(guard).await;
 }
 
+/// A client without a login could delete the claims in it, and has held it or planted a content. Below a root in
+/// which anybody may create, that is what a login may find.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_stranger_has_made_first_is_refused_to_a_login() {
+    let testbed = Testbed::start().await;
+    let host = testbed.servers.connect_string();
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for node in ["", "/empty", "/held"] {
+        let path = format!("{}{node}", testbed.root);
+        testbed.client.create(&path, b"", &options).await.unwrap();
+    }
+    let stranger = connect(&testbed.url(&host, "")).await;
+    let planted = stranger.cell("told").compare_and_set(None, *b"done").await;
+    assert!(planted.unwrap());
+    let held = acquire(&stranger, "held").await;
+    let own = connect(&testbed.url(&host, "auth=digest:me:hunter2")).await;
+    let tell = own.cell("told");
+    let mut watch = tell.watch().await.unwrap();
+    for (node, error) in [
+        ("empty", soon("refused", own.lock("empty").acquire()).await.unwrap_err()),
+        ("empty", soon("refused", own.lock("empty").try_acquire()).await.unwrap_err()),
+        ("held", soon("refused", own.lock("held").acquire()).await.unwrap_err()),
+        ("held", soon("refused", own.lock("held").try_acquire()).await.unwrap_err()),
+        ("told~c", soon("refused", tell.read()).await.unwrap_err()),
+        ("told~c", soon("refused", tell.compare_and_set(None, *b"a")).await.unwrap_err()),
+        ("told~c", soon("refused", watch.next()).await.unwrap_err()),
+    ] {
+        assert_kind(&error, ErrorKind::Refused);
+        let (path, text) = (format!("{}/{node} ", testbed.root), error_chain(&error));
+        assert!(text.contains(&path) && text.contains("world:anyone"), "{text}");
+        assert!(text.contains("acl=open") && !error.is_retryable(), "{text}");
+    }
+    until("nothing is left", async || testbed.nodes("empty").await.is_empty()).await;
+    assert!(held.is_held() && testbed.nodes("held").await.len() == 1);
+    release(held).await;
+    // The remedy.
+    testbed.client.delete(&format!("{}/empty", testbed.root), None).await.unwrap();
+    release(acquire(&own, "empty").await).await;
+}
+
 /// A server with one login, by SASL.
 #[cfg(feature = "sasl")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
