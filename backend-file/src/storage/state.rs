@@ -18,6 +18,7 @@ use crate::error::{NOT_OURS, failed, foreign};
 use crate::platform::sync_data;
 use crate::queue::entry::{Slot, array};
 use crate::queue::ledger::Ledger;
+use crate::queue::record::{OTHER_VERSION, check_magic};
 use crate::storage::regular_file::{self, LABEL_LEN, read, write};
 use crate::storage::slot_pipe;
 
@@ -75,7 +76,12 @@ impl<'a> State<'a> {
             }
             errno => failed("open", &path.join(STATE), errno),
         })?;
-        Ok(State { file, path })
+        let state = State { file, path };
+        // Each time: another user of the directory may have renamed a file over it that only this user may write.
+        match check_magic(&state.head()?) {
+            Ok(()) | Err(OTHER_VERSION) => Ok(state),
+            Err(why) => Err(state.foreign(why.0)),
+        }
     }
 
     /// Migrates a file of format 1, in the directory `dir`, if no process uses it any more. A later

@@ -7,6 +7,7 @@
 //! cells are sent through it too. A wake-up
 //! is a hint: a redundant one does no harm, and the periodic check makes up for a lost one.
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +22,8 @@ use tokio::runtime::Handle;
 use crate::directory::store_dir::Directory;
 use crate::error::failed;
 use crate::platform::centiseconds;
-use crate::queue::entry::NO_WAKE_PIPE;
+use crate::queue::entry::{MAX_ENTRIES, NO_WAKE_PIPE};
+use crate::queue::record::MAGIC;
 use crate::storage::named_pipe;
 use crate::storage::regular_file::{self, LABEL_LEN};
 use crate::wake::cell_watches::CellWatches;
@@ -111,7 +113,7 @@ impl WakePipe {
     /// disk. Returns whether it is recorded.
     pub(crate) fn put_label(&self, label: &Label) -> bool {
         let own = self.label.get_or_init(|| {
-            let file = regular_file::open(self.dir.as_fd(), LABELS).ok()?;
+            let file = self.labels()?;
             let at = record_at(self.number);
             regular_file::write(&file, &self.taken.to_le_bytes(), at).ok()?;
             regular_file::write_label(&file, at + TAKEN, label).ok()?;
@@ -123,12 +125,21 @@ impl WakePipe {
     /// The label of wake pipe `number`, if it was taken before `since`: an entry may outlive its
     /// process, in a child that inherited its pipe, and another store may have the wake pipe then.
     pub(crate) fn label_at(&self, number: u16, since: u32) -> Option<Label> {
-        let file = regular_file::open(self.dir.as_fd(), LABELS).ok()?;
+        let file = self.labels()?;
         let mut taken = [0; size_of::<u32>()];
         regular_file::read(&file, &mut taken, record_at(number)).ok()?;
         let ago = since.wrapping_sub(u32::from_le_bytes(taken));
         let label = || regular_file::read_label(&file, record_at(number) + TAKEN);
         (ago < u32::MAX / 2).then(label)?
+    }
+
+    /// The file of the labels, if it is one: another user of the directory may have renamed a file over it that only
+    /// this user may write. One of an earlier release has no mark, and stays as it is.
+    fn labels(&self) -> Option<File> {
+        let file = regular_file::open(self.dir.as_fd(), LABELS).ok()?;
+        let mut mark = [0; MAGIC.len()];
+        regular_file::read(&file, &mut mark, MARK_AT).ok()?;
+        (mark == MAGIC).then_some(file)
     }
 
     /// Ends the delivery of wake-ups.
@@ -146,7 +157,9 @@ impl Drop for WakePipe {
 fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
     match directory.open_dir(WAKE_PIPES) {
         Err(Errno::NOENT) => {
-            directory.create(WAKE_PIPES, |draft| draft.file(LABELS).map(drop))?;
+            directory.create(WAKE_PIPES, |draft| {
+                regular_file::write(&File::from(draft.file(LABELS)?), &MAGIC, MARK_AT)
+            })?;
             directory.open_dir(WAKE_PIPES)
         }
         opened => opened,
@@ -159,6 +172,9 @@ fn record_at(number: u16) -> u64 {
 }
 
 const TAKEN: u64 = size_of::<u32>() as u64;
+
+/// Where the file of the labels has its mark: behind the last record, since those of earlier releases begin with one.
+const MARK_AT: u64 = MAX_ENTRIES as u64 * (TAKEN + LABEL_LEN as u64);
 
 /// Delivers every wake-up, as long as the runtime lives.
 async fn dispatch(

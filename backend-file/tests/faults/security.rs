@@ -188,6 +188,37 @@ fn a_group_member_cannot_make_root_change_a_file() {
     under_attack(store.path(), &[GROUP], &victims, attack_time());
 }
 
+/// A user of a shared directory may rename a file there that only another one may write, over one of this library.
+#[tokio::test]
+async fn files_that_were_renamed_over_ours_are_not_written() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    let held = locks.rw_lock("x").read().acquire().await.unwrap();
+    let renamed = |name: &str, contents: &[u8]| {
+        let (victim, name) = (dir.path().join("victim"), dir.path().join(name));
+        fs::write(&victim, contents).unwrap();
+        fs::rename(&victim, &name).unwrap();
+        name
+    };
+    let text = [7; 4096];
+    let labels = renamed(".doors/labels", &text);
+    let other = connect(dir.path()).await;
+    let second = other.rw_lock("x").read().acquire().await.unwrap();
+    assert!(fs::read(&labels).unwrap() == text);
+    // With its label in the lock's own file, and the first one's lost.
+    let seen = locks.inspect("x").await.unwrap().holders;
+    let labels: Vec<_> = seen.iter().map(|holder| holder.label.is_some()).collect();
+    assert_eq!(labels, [false, true]);
+    // A claim with another label than its process writes that, while the lock's files are open.
+    let state = renamed("lock%3Ax/L", &text);
+    let labelled = locks.rw_lock("x").read().label("other").acquire().await;
+    assert_eq!(labelled.unwrap_err().kind(), ErrorKind::Foreign);
+    let error = connect(dir.path()).await.rw_lock("x").read().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    assert!(fs::read(&state).unwrap() == text);
+    drop((held, second));
+}
+
 #[tokio::test]
 async fn hard_links_to_other_files_are_not_written() {
     // Hard links, which the kernel may or may not allow other users to create.
