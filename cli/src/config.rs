@@ -343,8 +343,8 @@ impl Config {
 
     fn warn_of_readers(&mut self, path: &Path, url: &str) {
         // An invalid URL is reported later, and may contain one too.
-        let has_password = StoreUrl::parse(url).map_or(true, |url| url.password().is_some());
-        if has_password && file::others_can_read(path) {
+        let has_secret = StoreUrl::parse(url).map_or(true, |url| url.has_secret());
+        if has_secret && file::others_can_read(path) {
             let path = path.display();
             self.warnings.push(format!(
                 "all users of this machine can read the password in {path}; chmod o-r {path}"
@@ -488,6 +488,9 @@ mod tests {
             ("url = 'redis://:secret@host'", 0o644, true),
             ("url = 'redis://:secret@host'", 0o640, false),
             ("url = 'redis://host'", 0o644, false),
+            ("url = 'redis://host?password_file=/p'", 0o644, false),
+            ("url = 'zk://host?auth=digest:me:secret'", 0o644, true),
+            ("url = 'redis+sentinel://host/s?sentinel_password=secret'", 0o644, true),
         ] {
             let file = here.write("user", text);
             std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();

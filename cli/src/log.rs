@@ -7,9 +7,12 @@ use fencelock_cli::has_colours;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::run::Reports;
 
 /// The option for the log.
 #[derive(clap::Args, Debug)]
@@ -21,15 +24,19 @@ pub(crate) struct Options {
 }
 
 /// Starts the log that `--log` or `RUST_LOG` asks for. Without them, only the `warnings` of the stores
-/// are shown, such as those about settings of a server, if they are wanted.
-pub(crate) fn start(options: Options, warnings: bool) {
+/// are shown, such as those about settings of a server, if they are wanted. With `reports` they write it.
+pub(crate) fn start(options: Options, warnings: bool, reports: Option<&Reports>) {
     let variable = || Some(lenient_filter(&std::env::var_os("RUST_LOG")?.to_string_lossy()));
+    let writer = match reports.cloned() {
+        Some(reports) => BoxMakeWriter::new(move || reports.clone()),
+        None => BoxMakeWriter::new(io::stderr),
+    };
     if let Some(filter) = options.log.or_else(variable) {
-        let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(has_colours());
+        let log = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(has_colours());
         tracing_subscriber::registry().with(log).with(filter).init();
     } else if warnings {
         let messages = tracing_subscriber::fmt::layer()
-            .with_writer(io::stderr)
+            .with_writer(writer)
             .with_ansi(false)
             .event_format(AsMessages);
         tracing_subscriber::registry().with(messages).with(warnings_of_stores()).init();

@@ -60,16 +60,17 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let warnings = match &cli.command {
-        Command::Run(options) => options.wants_warnings(),
-        Command::Once(options) => options.wants_warnings(),
-        Command::Elect(options) => options.wants_warnings(),
-        _ => false,
+        Command::Run(options) => Some(options.wants_warnings()),
+        Command::Once(options) => Some(options.wants_warnings()),
+        Command::Elect(options) => Some(options.wants_warnings()),
+        _ => None,
     };
-    log::start(cli.log, warnings);
-    match cli.command {
-        Command::Run(options) => run::run(*options),
-        Command::Once(options) => run::once(*options),
-        Command::Elect(options) => run::elect(*options),
+    let reports = run::Reports::default();
+    log::start(cli.log, warnings.unwrap_or(false), warnings.and(Some(&reports)));
+    let code = match cli.command {
+        Command::Run(options) => run::run(*options, reports.clone()),
+        Command::Once(options) => run::once(*options, reports.clone()),
+        Command::Elect(options) => run::elect(*options, reports.clone()),
         Command::Leader(options) => operator::run(options.run()),
         Command::Show(options) => operator::run(options.run()),
         Command::Break(options) => operator::run(options.run()),
@@ -80,5 +81,7 @@ fn main() -> ExitCode {
         Command::Completions(options) => manual::run(options.run(&Cli::command())),
         Command::Man(options) => manual::run(options.run(Cli::command())),
         Command::Watchdog(options) => run::watch(options),
-    }
+    };
+    reports.flush_within(run::WRITTEN_WITHIN);
+    code
 }

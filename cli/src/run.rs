@@ -8,7 +8,7 @@
 //! [`job`] is one run from start to end, [`supervise`] its middle: from the command's start to its end.
 //! The three commands differ in their [`options`], of which each makes a [`plan`], and in what is held:
 //! [`grant`]. The rest is one idea per file: [`environment`], [`waiting`], [`store`], [`terminal`],
-//! [`signals`], [`exit`], [`status`].
+//! [`signals`], [`exit`], [`status`], [`reports`].
 
 mod environment;
 mod exit;
@@ -17,6 +17,7 @@ mod job;
 mod options;
 mod plan;
 mod process;
+mod reports;
 mod signals;
 mod status;
 mod store;
@@ -25,6 +26,7 @@ mod terminal;
 mod waiting;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use fencelock_cli::say;
 
@@ -36,23 +38,27 @@ pub(crate) use options::elect::Options as ElectOptions;
 pub(crate) use options::name_first;
 pub(crate) use options::once::Options as OnceOptions;
 pub(crate) use process::watchdog::Options as WatchdogOptions;
+pub(crate) use reports::Reports;
 
 /// The hidden subcommand of the watchdog.
 pub(crate) const WATCHDOG: &str = "__watchdog";
 
+/// How long at most the end waits until what is left to report is written.
+pub(crate) const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+
 /// Runs the command under the lock and returns the exit code.
-pub(crate) fn run(options: Options) -> ExitCode {
-    start(options.codes(), options.plan())
+pub(crate) fn run(options: Options, reports: Reports) -> ExitCode {
+    start(options.codes(), options.plan(reports))
 }
 
 /// Runs the command if this tick of its schedule is not done, and returns the exit code.
-pub(crate) fn once(options: OnceOptions) -> ExitCode {
-    start(options.codes(), options.plan())
+pub(crate) fn once(options: OnceOptions, reports: Reports) -> ExitCode {
+    start(options.codes(), options.plan(reports))
 }
 
 /// Runs the command whenever this process leads, and returns the exit code.
-pub(crate) fn elect(options: ElectOptions) -> ExitCode {
-    start(options.codes(), options.plan())
+pub(crate) fn elect(options: ElectOptions, reports: Reports) -> ExitCode {
+    start(options.codes(), options.plan(reports))
 }
 
 fn start(codes: Codes, plan: Result<Plan, Outcome>) -> ExitCode {

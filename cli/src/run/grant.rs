@@ -121,6 +121,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::run::Reports;
 
     #[derive(Parser)]
     enum Command {
@@ -135,8 +136,8 @@ mod tests {
         let fixed =
             [&["fencelock"], command, &["--url", "mem://", "--label", "me", "job"]].concat();
         let plan = match Command::parse_from(fixed.iter().chain(options).chain(&["--", "true"])) {
-            Command::Once(options) => options.plan(),
-            Command::Elect(options) => options.plan(),
+            Command::Once(options) => options.plan(Reports::default()),
+            Command::Elect(options) => options.plan(Reports::default()),
         };
         plan.unwrap_or_else(|outcome| panic!("{outcome:?}"))
     }

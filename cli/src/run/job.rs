@@ -15,8 +15,8 @@ use super::exit::{Codes, Outcome};
 use super::grant::{Answer, Grant, ask};
 use super::plan::{Kind, OneTick, Plan};
 use super::status::Status;
-use super::supervise::supervise;
-use super::{terminal, waiting};
+use super::supervise::{REPORT_WITHIN, supervise};
+use super::{WRITTEN_WITHIN, terminal, waiting};
 
 /// How long closing the connection may take, including the removal of a wait from the queue.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -43,10 +43,11 @@ pub(super) async fn run(codes: Codes, plan: Result<Plan, Outcome>) -> u8 {
         Err(outcome) => outcome,
     };
     if !outcome.was_reported() && (plan.verbose || !codes.is_silent_about(&outcome)) {
-        outcome.message().iter().for_each(|message| say(message));
+        outcome.message().into_iter().for_each(|message| plan.reports.say(message));
     }
-    let code = status.ended(&outcome, codes);
+    let code = status.ended(&outcome, codes, WRITTEN_WITHIN);
     if let Some(signal) = outcome.keyboard_signal() {
+        plan.reports.flush_within(WRITTEN_WITHIN);
         terminal::die_for_the_shell(signal);
     }
     code
@@ -71,7 +72,7 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
         _ => under_lock(plan, &locks, started, &mut signals, &environment, status).await,
     };
     let done = done.unwrap_or_else(Done::from);
-    leave(&locks, &mut signals, done.leave_by).await;
+    leave(plan, &locks, &mut signals, done.leave_by).await;
     Ok(done.outcome)
 }
 
@@ -85,11 +86,11 @@ async fn connect(plan: &Plan) -> fencelock::Result<Locks> {
 
 /// Closes the connection, and so removes an interrupted wait from the queue. A store that was silent
 /// gets less time for it, and its silence was reported already.
-async fn leave(locks: &Locks, signals: &mut Signals, leave_by: Option<Instant>) {
+async fn leave(plan: &Plan, locks: &Locks, signals: &mut Signals, leave_by: Option<Instant>) {
     let until = leave_by.unwrap_or_else(|| Instant::now() + LEAVE_WITHIN);
     let closing = timeout_at(until, locks.close());
     if let (Ok(Ok(Err(error))), None) = (unless_interrupted(signals, closing).await, leave_by) {
-        say(&chain(&error));
+        plan.reports.say(chain(&error));
     }
 }
 
@@ -128,7 +129,7 @@ async fn lead(
         };
         let message = done.outcome.message();
         if !was_reported && message != last {
-            message.iter().for_each(|message| say(message));
+            message.iter().for_each(|message| plan.reports.say(message));
         }
         last = message;
         if was_reported {
@@ -154,8 +155,12 @@ async fn under_lock(
     if plan.verbose {
         let (name, store, token) = (&plan.name, &plan.store.redacted_url, guard.fencing_token());
         let waited = waited.as_secs_f64();
-        say(&format!("got {name:?} on {store} in {waited:.6} seconds, with fencing token {token}"));
+        let got = format!("got {name:?} on {store} in {waited:.6} seconds");
+        plan.reports.say(format!("{got}, with fencing token {token}"));
     }
+    // Before the command's own output.
+    status.flush_within(REPORT_WITHIN);
+    plan.reports.flush_within(REPORT_WITHIN);
     let variables = environment.of_command(plan, guard.fencing_token());
     let supervised = supervise(plan, margins, locks, guard, signals, &variables, status).await;
     let mut outcome = supervised
@@ -293,7 +298,7 @@ async fn release(plan: &Plan, grant: Grant, signals: &mut Signals, outcome: Outc
     }
     // A loss was reported already.
     if !outcome.was_reported() {
-        say(&unconfirmed);
+        plan.reports.say(unconfirmed);
     }
     Done { outcome, leave_by: until.or_else(|| Some(Instant::now() + SILENT_WITHIN)) }
 }

@@ -15,6 +15,7 @@ use fencelock::Permits;
 
 use super::exit::{Codes, Outcome};
 use super::plan::{Kind, OnLost, Own, Plan};
+use super::reports::Reports;
 use common::{Common, Job, duration, wait_limit};
 use help::{EXIT_CODES, MORE};
 
@@ -89,7 +90,7 @@ impl Options {
         self.common.wants_warnings()
     }
 
-    pub(super) fn plan(self) -> Result<Plan, Outcome> {
+    pub(super) fn plan(self, reports: Reports) -> Result<Plan, Outcome> {
         let permits = |limit| Permits::new(self.permits.unwrap_or(1), limit);
         let kind = match self.limit {
             Some(limit) => Kind::Permits(permits(limit).map_err(Outcome::usage)?),
@@ -108,6 +109,6 @@ impl Options {
             hold_at_most: self.hold_at_most,
             on_lost: self.on_lost,
         };
-        Plan::new(self.job, self.common, own)
+        Plan::new(self.job, self.common, own, reports)
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use fencelock::{Liveness, Permits, Profile, Tick, Ttl};
-use fencelock_cli::say;
 
 use super::exit::Outcome;
 use super::options::common::{Common, Job};
+use super::reports::Reports;
 use super::store::Store;
 use crate::config::Config;
 
@@ -74,6 +74,8 @@ pub(super) struct Plan {
     grace: Option<Duration>,
     /// How long the store may be silent with -n.
     pub(super) try_within: Duration,
+    /// To standard error.
+    pub(super) reports: Reports,
 }
 
 /// How long before the lock's end the command is signalled.
@@ -101,7 +103,12 @@ impl Own {
 }
 
 impl Plan {
-    pub(super) fn new(job: Job, common: Common, own: Own) -> Result<Plan, Outcome> {
+    pub(super) fn new(
+        job: Job,
+        common: Common,
+        own: Own,
+        reports: Reports,
+    ) -> Result<Plan, Outcome> {
         let store = Store::new(Config::read(job.store).map_err(Outcome::Configuration)?)?;
         let command = match job.shell {
             Some(line) => vec!["/bin/sh".into(), "-c".into(), line],
@@ -129,6 +136,7 @@ impl Plan {
             ttl,
             grace: common.grace,
             try_within,
+            reports,
         })
     }
 
@@ -143,7 +151,7 @@ impl Plan {
     /// Tells the user something that is not an error.
     pub(super) fn note(&self, message: &str) {
         if !self.quiet {
-            say(message);
+            self.reports.say(message);
         }
     }
 
@@ -208,7 +216,7 @@ mod tests {
     async fn margins(options: &[&str], liveness: Liveness) -> Result<Margins, Outcome> {
         let fixed = ["run", "--url", "mem://", "job"];
         let all = fixed.iter().chain(options).chain(&["--", "true"]);
-        let plan = Command::parse_from(all).options.plan()?;
+        let plan = Command::parse_from(all).options.plan(Reports::default())?;
         let profile = fencelock::connect("mem://").await.expect("a store").profile().clone();
         plan.margins(&Profile { liveness, ..profile })
     }

@@ -10,19 +10,20 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fencelock::{FencingToken, Snapshot};
-use fencelock_cli::say;
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::exit::{Codes, Outcome};
 use super::plan::Plan;
 use super::process::tree::Refused;
+use super::reports::Reports;
 
 /// The state of a run.
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
 pub(super) struct Status {
     name: String,
     store: String,
@@ -42,7 +43,12 @@ pub(super) struct Status {
     file: Option<PathBuf>,
     /// How the file is written, known after the first time.
     #[serde(skip)]
-    target: Option<Target>,
+    target: Arc<Mutex<Option<Target>>>,
+    /// Of this file alone: a full pipe of messages delays no status.
+    #[serde(skip)]
+    writer: Reports,
+    #[serde(skip)]
+    reports: Reports,
     #[serde(skip)]
     started: Instant,
     #[serde(skip)]
@@ -76,7 +82,9 @@ impl Status {
             not_ended: Vec::new(),
             message: None,
             file: plan.status.clone(),
-            target: None,
+            target: Arc::default(),
+            writer: Reports::default(),
+            reports: plan.reports.clone(),
             started: Instant::now(),
             granted: None,
         }
@@ -89,7 +97,7 @@ impl Status {
         let checked = match Target::of(file) {
             Ok(Target::Replaced(path)) => fencelock_cli::new_beside(&path).map(drop),
             Ok(target) => {
-                self.target = Some(target);
+                *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Some(target);
                 Ok(())
             }
             Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(()),
@@ -150,8 +158,9 @@ impl Status {
         self.not_ended = survivors.iter().map(survivor).collect();
     }
 
-    /// Records the end. If the status cannot be written, the exit code is returned nevertheless.
-    pub(super) fn ended(mut self, outcome: &Outcome, codes: Codes) -> u8 {
+    /// Records the end. If the status cannot be written, or not within `limit`, the exit code is returned
+    /// nevertheless.
+    pub(super) fn ended(mut self, outcome: &Outcome, codes: Codes, limit: Duration) -> u8 {
         let code = codes.of(outcome);
         self.released();
         if self.granted.is_none() {
@@ -161,20 +170,32 @@ impl Status {
         self.exit_code = Some(code);
         self.message = outcome.message();
         self.write();
+        self.flush_within(limit);
         code
     }
 
-    fn write(&mut self) {
-        let Some(file) = &self.file else { return };
-        // A target that is not replaced stays open: the reader of a pipe gets all that is written.
-        let opened = self.target.take().map_or_else(|| Target::of(file), Ok);
-        match opened.and_then(|target| target.write(self)) {
-            Ok(target) => self.target = Some(target),
-            Err(error) => {
-                let (file, why) = (file.display(), reason(&error));
-                say(&format!("cannot write the status to {file}: {why}"));
+    /// Waits until the status is written, but no longer than `limit`.
+    pub(super) fn flush_within(&self, limit: Duration) {
+        self.writer.flush_within(limit);
+    }
+
+    fn write(&self) {
+        let Some(file) = self.file.clone() else { return };
+        let mut line = serde_json::to_vec(self).unwrap_or_default();
+        line.push(b'\n');
+        let (last, reports) = (self.target.clone(), self.reports.clone());
+        self.writer.put(move || {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            // A target that is not replaced stays open: the reader of a pipe gets all that is written.
+            let opened = last.take().map_or_else(|| Target::of(&file), Ok);
+            match opened.and_then(|target| target.write(&line)) {
+                Ok(target) => *last = Some(target),
+                Err(error) => {
+                    let (file, why) = (file.display(), reason(&error));
+                    reports.say(format!("cannot write the status to {file}: {why}"));
+                }
             }
-        }
+        });
     }
 }
 
@@ -214,14 +235,12 @@ impl Target {
         }
     }
 
-    /// Writes `status`, and returns the target for the next one.
-    fn write(mut self, status: &Status) -> io::Result<Target> {
-        let mut line = serde_json::to_vec(status)?;
-        line.push(b'\n');
+    /// Writes a status, and returns the target for the next one.
+    fn write(mut self, line: &[u8]) -> io::Result<Target> {
         match &mut self {
-            Target::Replaced(path) => fencelock_cli::replace(path, &line)?,
+            Target::Replaced(path) => fencelock_cli::replace(path, line)?,
             Target::Written(file) => {
-                if file.write(&line)? < line.len() {
+                if file.write(line)? < line.len() {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
             }

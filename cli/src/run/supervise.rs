@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use fencelock::backend::{BootClock, Clock};
 use fencelock::{Guard, Liveness, Locks, LostReason, Moment};
-use fencelock_cli::say;
 use fencelock_cli::signals::Signals;
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -29,7 +28,7 @@ const DEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long standard error may delay the signal that follows a report: less than the time between SIGKILL
 /// and the lock's end.
-const REPORT_WITHIN: Duration = Duration::from_millis(50);
+pub(super) const REPORT_WITHIN: Duration = Duration::from_millis(50);
 
 /// Runs the command while `guard` is held and returns how it ended. An error is the system's.
 pub(super) async fn supervise(
@@ -47,7 +46,13 @@ pub(super) async fn supervise(
     let messages = signals::messages()?;
     let hold_ends = plan.own.hold_at_most.map_or(Moment::NEVER, |limit| locks.now() + limit);
     let deadline = KillDeadline { plan, margins, locks, guard, clock, hold_ends };
-    let child = Child::start(&plan.command, variables, guard.keep_alive(), deadline.kill_at())?;
+    if let Some(why) = deadline.too_late().await {
+        return Ok(Outcome::lost(deadline.not_started(&why)));
+    }
+    let (start_by, kill_at) = (deadline.start_by(), deadline.kill_at());
+    let keep_alive = guard.keep_alive();
+    let reports = plan.reports.clone();
+    let child = Child::start(&plan.command, variables, keep_alive, start_by, kill_at, reports)?;
     let shared = terminal.as_ref().is_none_or(Terminal::is_shared);
     let mut supervisor = Supervisor {
         deadline,
@@ -168,6 +173,10 @@ impl Supervisor<'_> {
                     self.child.ask_to_end(Signal::TERM, Reach::All);
                 }
                 None
+            }
+            Some(Report::TooLate) => {
+                let why = self.deadline.why().await;
+                Some(Outcome::lost(self.deadline.not_started(&why)))
             }
             Some(Report::CannotExecute { errno }) => {
                 let command = self.deadline.plan.command.first().map(std::ffi::OsString::as_os_str);
@@ -293,7 +302,9 @@ impl Supervisor<'_> {
     /// not end with the command's own last output.
     fn report_loss(&mut self, why: &str, then: &str) {
         if !std::mem::replace(&mut self.reported, true) {
-            say_within(REPORT_WITHIN, format!("{}; {then}", self.deadline.lost(why)));
+            let reports = &self.deadline.plan.reports;
+            reports.say(format!("{}; {then}", self.deadline.lost(why)));
+            reports.flush_within(REPORT_WITHIN);
         }
     }
 
@@ -374,21 +385,6 @@ impl Supervisor<'_> {
     }
 }
 
-/// Writes a message to standard error, and waits no longer than `limit` for it. A full pipe, or a terminal
-/// after Ctrl-S, must not keep the command from being ended.
-fn say_within(limit: Duration, message: String) {
-    let (written, is_written) = std::sync::mpsc::channel();
-    let writing = std::thread::Builder::new().spawn(move || {
-        say(&message);
-        let _ = written.send(());
-    });
-    match writing {
-        Ok(_) => drop(is_written.recv_timeout(limit)),
-        // The signal and the exit code remain.
-        Err(cause) => tracing::debug!(target: "fencelock", %cause, "no thread for a message"),
-    }
-}
-
 /// The lock's end, and the times by which the command must have ended.
 struct KillDeadline<'a> {
     plan: &'a Plan,
@@ -419,6 +415,33 @@ impl KillDeadline<'_> {
         }
         let now = self.clock.now();
         now + until.duration_since(self.locks.now()) - self.margins.kill
+    }
+
+    /// Until when the command may be started, on the watchdog's clock: later it would run without the
+    /// lock, or be killed at once.
+    fn start_by(&self) -> Moment {
+        match (self.guard.valid_until(), self.plan.own.on_lost) {
+            (Moment::NEVER, _) => Moment::NEVER,
+            (until, OnLost::Continue) => self.clock.now() + until.duration_since(self.locks.now()),
+            _ => self.kill_at(),
+        }
+    }
+
+    /// Why the command must not be started any more, if so: this process may have been stopped or starved
+    /// since the grant.
+    async fn too_late(&self) -> Option<String> {
+        let margin = match self.plan.own.on_lost {
+            OnLost::Continue => Duration::ZERO,
+            OnLost::Term => self.margins.grace,
+            OnLost::Kill => self.margins.kill,
+        };
+        self.let_it_renew().await;
+        let is_late = !self.guard.is_held() || self.guard.remaining() <= margin;
+        if is_late { Some(self.why().await) } else { None }
+    }
+
+    fn not_started(&self, why: &str) -> String {
+        format!("{}; the command was not started", self.lost(why))
     }
 
     /// After a stop the renewals are overdue, and come as soon as this process runs again.

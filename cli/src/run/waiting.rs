@@ -6,11 +6,11 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use fencelock::{Label, Locks, Participant, Snapshot};
-use fencelock_cli::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::{sleep, timeout};
 
 use super::plan::Plan;
+use super::reports::Reports;
 use super::terminal::Terminal;
 
 /// How often the holder is read: at most once a second, since it costs the store something.
@@ -73,13 +73,13 @@ fn display(plan: &Plan) -> Option<Box<dyn FnMut(String)>> {
     }
     let foreground = || Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
     if io::stderr().is_terminal() && foreground() {
-        let line = Line::new();
-        Some(Box::new(move |text| line.0.set_message(text)))
+        let line = Line::new(plan.reports.clone());
+        Some(Box::new(move |text| line.show(text)))
     } else if plan.verbose {
-        let mut last = String::new();
+        let (mut last, reports) = (String::new(), plan.reports.clone());
         Some(Box::new(move |text| {
             if text != last {
-                say(&text);
+                reports.say(&text);
                 last = text;
             }
         }))
@@ -139,10 +139,13 @@ fn spoken(duration: Duration) -> String {
 }
 
 /// A line that is replaced, and removed when it is dropped.
-struct Line(ProgressBar);
+struct Line {
+    bar: ProgressBar,
+    reports: Reports,
+}
 
 impl Line {
-    fn new() -> Line {
+    fn new(reports: Reports) -> Line {
         // indicatif draws nothing wide on a terminal that does not know its width.
         let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
         let style = ProgressStyle::with_template(match width {
@@ -150,13 +153,20 @@ impl Line {
             _ => "fencelock: {wide_msg}",
         });
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        Line(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())))
+        let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        Line { bar, reports }
+    }
+
+    fn show(&self, text: String) {
+        let bar = self.bar.clone();
+        self.reports.put(move || bar.set_message(text));
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        let bar = self.bar.clone();
+        self.reports.put(move || bar.finish_and_clear());
     }
 }
 

@@ -66,7 +66,10 @@ async fn server(roles: &[&str]) -> TestPostgres {
 }
 
 fn url(server: &TestPostgres, role: &str) -> String {
-    format!("postgres://{role}:{PASSWORD}@{}/postgres?schema={IN_URL}", server.addr())
+    format!(
+        "postgres://{role}:{PASSWORD}@{}/postgres?schema={IN_URL}&owner=migrations",
+        server.addr()
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@ use super::common::{Common, Job};
 use super::help::{ELECT_EXIT_CODES, ELECT_MORE};
 use crate::run::exit::{Codes, Outcome};
 use crate::run::plan::{Kind, Own, Plan};
+use crate::run::reports::Reports;
 
 /// Runs a command on the leader of several machines, and on the next leader when that is gone
 #[derive(clap::Args, Debug)]
@@ -31,7 +32,7 @@ impl Options {
         self.common.wants_warnings()
     }
 
-    pub(in crate::run) fn plan(self) -> Result<Plan, Outcome> {
-        Plan::new(self.job, self.common, Own::of(Kind::Election(self.words)))
+    pub(in crate::run) fn plan(self, reports: Reports) -> Result<Plan, Outcome> {
+        Plan::new(self.job, self.common, Own::of(Kind::Election(self.words)), reports)
     }
 }

@@ -59,7 +59,7 @@ Environment of the command:
 
 Passwords: keep the URL in a configuration file or in the file of FENCELOCK_URL_FILE: then neither the command's environment nor the process list shows the password, and a `fencelock run` inside the command finds the same store. FENCELOCK_URL is inherited by the command with the whole environment, password included. A URL given by --url is not passed to the command, but every user of the machine can see it in the process list. Messages and --status-json never show a password.
 
-Messages: --verbose also reports the grant, the holders that are waited for, and warnings of the stores, such as about settings of a server that endanger locks; on a terminal these warnings are shown without it. --quiet leaves out everything but errors and losses. --log or RUST_LOG replace the warnings by a log. Colours appear on terminals only, and not with NO_COLOR.
+Messages: --verbose also reports the grant, the holders that are waited for, and warnings of the stores, such as about settings of a server that endanger locks; on a terminal these warnings are shown without it. --quiet leaves out everything but errors and losses. --log or RUST_LOG replace the warnings by a log. Colours appear on terminals only, and not with NO_COLOR. Neither the lock nor the command waits for who reads all this: what a full pipe or a stopped terminal, or the file of --status-json, has not taken 5 s after the end is left out.
 
 --status-json replaces a regular file as a whole, and appends a line to anything else, such as a named pipe or /dev/stderr. A fencing token is a string there: many JSON readers round large numbers.
 

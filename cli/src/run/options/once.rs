@@ -8,6 +8,7 @@ use super::common::{Common, Job, duration, wait_limit};
 use super::help::{ONCE_EXIT_CODES, ONCE_MORE};
 use crate::run::exit::{Codes, Outcome};
 use crate::run::plan::{Kind, OneTick, Own, Plan};
+use crate::run::reports::Reports;
 
 /// Runs a scheduled command once for each tick of its schedule, on one of several machines
 #[derive(clap::Args, Debug)]
@@ -52,7 +53,7 @@ impl Options {
         self.common.wants_warnings()
     }
 
-    pub(in crate::run) fn plan(self) -> Result<Plan, Outcome> {
+    pub(in crate::run) fn plan(self, reports: Reports) -> Result<Plan, Outcome> {
         let tick = OneTick {
             // Before any wait: the schedule has started this process in the tick that it means.
             tick: Tick::every(self.per),
@@ -61,7 +62,7 @@ impl Options {
         };
         let own =
             Own { wait: self.wait, hold_at_most: self.hold_at_most, ..Own::of(Kind::Tick(tick)) };
-        Plan::new(self.job, self.common, own)
+        Plan::new(self.job, self.common, own, reports)
     }
 }
 

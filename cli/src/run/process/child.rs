@@ -13,7 +13,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use fencelock::backend::Moment;
-use fencelock_cli::say;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process};
 
@@ -22,12 +21,12 @@ use super::list::{Process, Processes, children};
 use super::orphans;
 use super::tree::{ProcessTree, Reach, Refused, Rounds, Sent};
 use crate::run::WATCHDOG;
+use crate::run::reports::Reports;
 
 /// A variable of the command's environment; `None` if it is removed.
 pub(crate) type Variable = (&'static str, Option<OsString>);
 
 /// The command and its watchdog.
-#[derive(Debug)]
 pub(crate) struct Child {
     channel: Channel,
     watchdog: Pid,
@@ -39,16 +38,19 @@ pub(crate) struct Child {
     /// Processes that could not be ended, and were reported.
     refused: Vec<Refused>,
     reported_blind: bool,
+    reports: Reports,
 }
 
 impl Child {
-    /// Starts `command` with these changes to its environment, to be killed at `kill_at` of the boot
-    /// clock. The lock is kept by `keep_alive`, which the command inherits.
+    /// Starts `command` with these changes to its environment, before `start_before` of the boot clock or
+    /// not at all, to be killed at `kill_at`. The lock is kept by `keep_alive`, which the command inherits.
     pub(crate) fn start(
         command: &[OsString],
         variables: &[Variable],
         keep_alive: Option<BorrowedFd<'_>>,
+        start_before: Moment,
         kill_at: Moment,
+        reports: Reports,
     ) -> io::Result<Child> {
         // When the watchdog is killed, what is left of the command comes to the wrapper.
         orphans::adopt()?;
@@ -59,6 +61,7 @@ impl Child {
         files.extend(keep_alive);
         ipc::send_files(&ours, &files)?;
         let channel = Channel::new(ours)?;
+        channel.send(&Order::StartBefore { nanos: start_before.as_nanos() });
         channel.send(&Order::KillAt { nanos: kill_at.as_nanos() });
         let mut watchdog = Command::new(this_program()?);
         for (name, value) in variables {
@@ -87,6 +90,7 @@ impl Child {
             kill_at,
             refused: Vec::new(),
             reported_blind: false,
+            reports,
         })
     }
 
@@ -148,13 +152,16 @@ impl Child {
 
     fn report_refusals(&mut self, sent: Sent) {
         if sent.blind && !std::mem::replace(&mut self.reported_blind, true) {
-            say("/proc does not show our processes: what has left the command's process group \
-                 is not ended");
+            self.reports.say(
+                "/proc does not show our processes: what has left the command's process group is \
+                 not ended",
+            );
         }
         for refused in sent.refused {
             if self.refused.iter().all(|known| known.pid != refused.pid) {
                 let (pid, name, why) = (refused.pid, &refused.name, refused.why);
-                say(&format!("cannot end pid {pid} ({name}), a process of the command: {why}"));
+                let cannot = format!("cannot end pid {pid} ({name}), a process of the command");
+                self.reports.say(format!("{cannot}: {why}"));
                 self.refused.push(refused);
             }
         }

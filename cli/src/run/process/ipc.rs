@@ -21,7 +21,9 @@ use tokio::net::UnixStream;
 /// A message of the wrapper to the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Kill the group at this moment of the boot clock, unless a later one is sent.
+    /// Start the command, but not at this moment of the boot clock or later. The first order.
+    StartBefore { nanos: u64 },
+    /// Kill the group at this moment of the boot clock, unless a later one is sent. The second order.
     KillAt { nanos: u64 },
     /// The job is done: end without killing anything.
     Done,
@@ -32,6 +34,8 @@ pub(crate) enum Order {
 pub(crate) enum Report {
     /// The command runs, as the leader of the group of this number.
     Started { group: i32 },
+    /// It was not started: it was too late.
+    TooLate,
     /// It could not be executed.
     CannotExecute { errno: i32 },
     /// It was stopped by this signal.
@@ -144,12 +148,15 @@ mod tests {
         let files = receive_files(&theirs).await.unwrap();
         assert_eq!(files.len(), 2);
         drop(files);
-        for order in [Order::KillAt { nanos: u64::MAX }, Order::KillAt { nanos: 7 }, Order::Done] {
+        for order in
+            [Order::StartBefore { nanos: u64::MAX }, Order::KillAt { nanos: 7 }, Order::Done]
+        {
             ours.send(&order);
             assert_eq!(theirs.receive().await.unwrap(), Some(order));
         }
         for report in [
             Report::Started { group: i32::MAX },
+            Report::TooLate,
             Report::CannotExecute { errno: 2 },
             Report::Stopped { signal: 20 },
             Report::OutOfTime,

@@ -1,9 +1,10 @@
 //! The watchdog: starts the command, and kills it with all that descends from it when the wrapper is
-//! gone (SIGKILL, a crash, the OOM killer) or has not moved the deadline on.
+//! gone (SIGKILL, a crash, the OOM killer) or has not moved the deadline on. It starts nothing once the
+//! lock may have ended: it, or the wrapper, may have been stopped or starved since the grant.
 //!
 //! The kernel's own parent-death signal does not do: it is sent when a *thread* ends, and spares
 //! grandchildren. The wrapper may die at any moment. When this process reads the end of the channel,
-//! it either has not started the command yet, then it does and kills it at once, or it knows the
+//! it either has not started the command yet, and does not, or it knows the
 //! group. The group's number keeps its meaning: the leader stays unreaped until then.
 //!
 //! Descendants of the command that lose their parents become children of this process.
@@ -59,6 +60,16 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
     orphans::adopt()?;
     let mut changes = signal(SignalKind::child())?;
     let clock = BootClock::start()?;
+    let [Some(Order::StartBefore { nanos }), Some(Order::KillAt { nanos: kill_at })] =
+        [channel.receive().await?, channel.receive().await?]
+    else {
+        // The wrapper is gone.
+        return Ok(());
+    };
+    if clock.now() >= Moment::from_nanos(nanos) {
+        channel.send(&Report::TooLate);
+        return Ok(());
+    }
     let leader = match spawn(command, files) {
         Ok(leader) => leader,
         Err(error) => {
@@ -70,7 +81,7 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
     channel.send(&Report::Started { group: leader.as_raw_pid() });
     let mut processes = ProcessTree::below(getpid());
     processes.group = Some(leader);
-    let mut kill_at = Moment::NEVER;
+    let mut kill_at = Moment::from_nanos(kill_at);
     let mut killing: Option<Rounds> = None;
     let mut ended = false;
     loop {
@@ -80,6 +91,7 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
             order = channel.receive() => match order {
                 Ok(Some(Order::KillAt { nanos })) => kill_at = Moment::from_nanos(nanos),
                 Ok(Some(Order::Done)) => break,
+                Ok(Some(Order::StartBefore { .. })) => {}
                 // The wrapper has ended or sends garbage, which is treated the same.
                 Ok(None) | Err(_) => {
                     let kill = || processes.signal(Signal::KILL, Reach::All).reached;

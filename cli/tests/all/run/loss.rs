@@ -1,9 +1,12 @@
 //! A lock's end ends its command first: by SIGTERM, then by SIGKILL, and before another client can be
 //! granted the lock.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
-use crate::support::{Scratch, pid, state};
+use rustix::process::Signal;
+
+use crate::support::{Scratch, eventually, pid, redis, state};
 
 /// Ends at a SIGTERM, and says so.
 pub(crate) const LISTENS: &str =
@@ -83,4 +86,33 @@ fn a_lock_taken_away_kills_at_once() {
     assert_eq!(job.silence(), [""; 0]);
     let said = job.complaints();
     assert!(said.contains("taken or deleted"), "{said}");
+}
+
+/// Its messages and its status go to a pipe that nobody reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_pipe_delays_no_start_no_renewal_and_no_signal() {
+    let (here, server) = (Scratch::new(), redis().await);
+    let (_reader, mut full) = std::io::pipe().unwrap();
+    let blocking = rustix::fs::fcntl_getfl(&full).unwrap();
+    rustix::fs::fcntl_setfl(&full, blocking | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while full.write(&[b'.'; 4096]).is_ok() {}
+    while full.write(b".").is_ok() {}
+    rustix::fs::fcntl_setfl(&full, blocking).unwrap();
+    let url = server.url();
+    let mut holder = here.hold(&["--url", &url], "job");
+    let options = ["-v", "--ttl", "3s", "--status-json", "/dev/stderr", "--url", &url, "job", "--"];
+    let script = "touch began; sleep 1000";
+    let mut waiting = here.run(&[&options[..], &["sh", "-c", script]].concat());
+    let mut waiting = waiting.stderr(full).spawn().unwrap();
+    here.until_waiting(&url, "job", 1);
+    holder.hang_up();
+    assert_eq!(holder.code(), 0);
+    eventually("the job has begun", || here.path("began").exists());
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        assert_eq!(here.code(&["-n", "--url", &url, "job", "--", "true"]), 75);
+    }
+    let pid = rustix::process::Pid::from_child(&waiting);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(waiting.wait().unwrap().code(), Some(128 + 15));
 }

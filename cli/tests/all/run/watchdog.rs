@@ -1,9 +1,16 @@
 //! A wrapper that is killed takes its command with it, whenever that is; one that is stopped
 //! cannot hold a lock that it does not renew.
 
+use std::io::{IoSlice, stderr, stdin, stdout};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rand::{RngExt, SeedableRng};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, send, sendmsg, socketpair,
+};
 use rustix::process::Signal;
 
 use crate::support::{Scratch, children, eventually, pid, redis, state};
@@ -145,4 +152,29 @@ fn only_the_command_inherits_the_locks_descriptor() {
     let [command] = children(watchdog)[..] else { panic!("one child: the command") };
     // The command may speak before the watchdog has let go.
     eventually("only the command has it", || (open(watchdog), open(command)) == (0, 1));
+}
+
+/// It, or the wrapper, was stopped between the grant and the command's start.
+#[test]
+fn a_watchdog_that_comes_too_late_starts_nothing() {
+    let here = Scratch::new();
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let (stdin, stdout, stderr) = (stdin(), stdout(), stderr());
+    let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    sendmsg(&ours, &[IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
+    for order in [r#"{"StartBefore":{"nanos":1}}"#, r#"{"KillAt":{"nanos":18446744073709551615}}"#]
+    {
+        send(&ours, order.as_bytes(), SendFlags::empty()).unwrap();
+    }
+    let watchdog = here.command("__watchdog", &["--", "touch", "late"]).stdin(theirs).spawn();
+    assert!(watchdog.unwrap().wait().unwrap().success());
+    let mut report = [0; 64];
+    let (length, _) = recv(&ours, &mut report, RecvFlags::empty()).unwrap();
+    assert_eq!(&report[..length], br#""TooLate""#);
+    assert!(!here.path("late").exists());
 }
