@@ -153,8 +153,9 @@ impl PostgresStore {
         self
     }
 
-    /// A role that may own the schema and its functions, besides those that are always trusted: the user itself, the
-    /// database's owner and superusers. What another role owns is refused: it would run with the user's rights.
+    /// A role that may own the schema and what is in it, besides those that are always trusted: the user itself,
+    /// superusers and, unless the user is one, the database's owner. What another role owns is refused: it would run
+    /// with the user's rights.
     #[must_use]
     pub fn owner(mut self, role: &str) -> PostgresStore {
         role.clone_into(&mut self.owner);

@@ -99,8 +99,8 @@ pub fn script(schema: &str) -> String {
         "-- fencelock, version {VERSION} of the schema. Run this in one transaction, as the role that owns it\n\
          -- (psql -1 -v ON_ERROR_STOP=1 -f FILE).\n\
          --\n\
-         -- Programs trust the database's owner, superusers and themselves. If this role is none of them, their URLs\n\
-         -- name it: owner=ROLE.\n\
+         -- Programs trust themselves, superusers and, unless they are one, the database's owner. If this role is none\n\
+         -- of them, their URLs name it: owner=ROLE.\n\
          --\n\
          -- The role of a program that uses locks needs these rights, and none to a table:\n\
          {}\

@@ -43,8 +43,8 @@ pub(crate) use reports::Reports;
 /// The hidden subcommand of the watchdog.
 pub(crate) const WATCHDOG: &str = "__watchdog";
 
-/// How long at most the end waits until what is left to report is written.
-pub(crate) const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+/// How long at most the end waits until the messages are written.
+pub(crate) const WRITTEN_WITHIN: Duration = Duration::from_secs(3);
 
 /// Runs the command under the lock and returns the exit code.
 pub(crate) fn run(options: Options, reports: Reports) -> ExitCode {

@@ -13,16 +13,17 @@ use std::sync::{Arc, OnceLock};
 
 use fencelock_core::backend::ClaimRegistry;
 use fencelock_core::{Label, Result};
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, OFlags};
 use rustix::io::{self, Errno};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
+use crate::directory::draft::Draft;
 use crate::directory::store_dir::Directory;
 use crate::error::failed;
 use crate::platform::centiseconds;
-use crate::queue::entry::{MAX_ENTRIES, NO_WAKE_PIPE};
+use crate::queue::entry::NO_WAKE_PIPE;
 use crate::queue::record::MAGIC;
 use crate::storage::named_pipe;
 use crate::storage::regular_file::{self, LABEL_LEN};
@@ -32,8 +33,8 @@ use crate::wake::owned_pipe::OwnedPipe;
 
 /// The directory of the wake pipes. It begins with a dot, unlike the directory of a lock.
 const WAKE_PIPES: &str = ".doors";
-/// The file in it with the label of each store.
-const LABELS: &str = "labels";
+/// The file in it with the label of each store. Earlier releases have one named `labels`, without a mark.
+const LABELS: &str = "labels2";
 
 /// Identifies a claim in a wake-up: its lock's hash plus its ticket. The hash alone, as no ticket is
 /// zero, identifies the lock's cell.
@@ -134,11 +135,11 @@ impl WakePipe {
     }
 
     /// The file of the labels, if it is one: another user of the directory may have renamed a file over it that only
-    /// this user may write. One of an earlier release has no mark, and stays as it is.
+    /// this user may write.
     fn labels(&self) -> Option<File> {
         let file = regular_file::open(self.dir.as_fd(), LABELS).ok()?;
         let mut mark = [0; MAGIC.len()];
-        regular_file::read(&file, &mut mark, MARK_AT).ok()?;
+        regular_file::read(&file, &mut mark, 0).ok()?;
         (mark == MAGIC).then_some(file)
     }
 
@@ -155,26 +156,33 @@ impl Drop for WakePipe {
 }
 
 fn open_or_make(directory: &Directory) -> io::Result<OwnedFd> {
-    match directory.open_dir(WAKE_PIPES) {
+    let dir = match directory.open_dir(WAKE_PIPES) {
         Err(Errno::NOENT) => {
-            directory.create(WAKE_PIPES, |draft| {
-                regular_file::write(&File::from(draft.file(LABELS)?), &MAGIC, MARK_AT)
-            })?;
-            directory.open_dir(WAKE_PIPES)
+            directory.create(WAKE_PIPES, make_labels)?;
+            directory.open_dir(WAKE_PIPES)?
         }
-        opened => opened,
+        opened => opened?,
+    };
+    // An earlier release has made the directory. Without the file, labels are in the locks' own files.
+    if rustix::fs::accessat(&dir, LABELS, Access::EXISTS, AtFlags::empty()) == Err(Errno::NOENT)
+        && let Ok(mut draft) = Draft::in_dir(dir.as_fd(), &directory.rights)
+        && make_labels(&mut draft).is_ok()
+    {
+        let _ = draft.move_out_if_free(LABELS, LABELS);
     }
+    Ok(dir)
 }
 
-/// The offset of the record of wake pipe `number`: when it was taken, and the label.
+fn make_labels(draft: &mut Draft<'_>) -> io::Result<()> {
+    regular_file::write(&File::from(draft.file(LABELS)?), &MAGIC, 0)
+}
+
+/// The offset of the record of wake pipe `number`, behind the mark: when it was taken, and the label.
 fn record_at(number: u16) -> u64 {
-    u64::from(number) * (TAKEN + LABEL_LEN as u64)
+    MAGIC.len() as u64 + u64::from(number) * (TAKEN + LABEL_LEN as u64)
 }
 
 const TAKEN: u64 = size_of::<u32>() as u64;
-
-/// Where the file of the labels has its mark: behind the last record, since those of earlier releases begin with one.
-const MARK_AT: u64 = MAX_ENTRIES as u64 * (TAKEN + LABEL_LEN as u64);
 
 /// Delivers every wake-up, as long as the runtime lives.
 async fn dispatch(

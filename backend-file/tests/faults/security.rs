@@ -96,7 +96,7 @@ pub(crate) fn attack(store: &Path, victim: &Path) {
                     let names = fs::read_dir(&dir).into_iter().flatten().flatten();
                     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
                         // Without the lock itself there is nothing to attack.
-                        let kept = ["L", ".doors", "lock%3Ax", "labels"].contains(&&*name);
+                        let kept = ["L", ".doors", "lock%3Ax", "labels2"].contains(&&*name);
                         if !kept && !name.starts_with("evil") {
                             swap(&dir, "evil-1", &name);
                         }
@@ -136,7 +136,7 @@ fn under_attack(store: &Path, attacker: &[u32], victims: &Victims, bound: Durati
                 remove_all_but(&store.join("lock%3Ax"), "L");
             }
         });
-        remove_all_but(&store.join(".doors"), "labels");
+        remove_all_but(&store.join(".doors"), "labels2");
     }
     mallory.send("end");
     let swaps: u64 = mallory.expect("swapped").parse().unwrap();
@@ -201,7 +201,7 @@ async fn files_that_were_renamed_over_ours_are_not_written() {
         name
     };
     let text = [7; 4096];
-    let labels = renamed(".doors/labels", &text);
+    let labels = renamed(".doors/labels2", &text);
     let other = connect(dir.path()).await;
     let second = other.rw_lock("x").read().acquire().await.unwrap();
     assert!(fs::read(&labels).unwrap() == text);
@@ -209,6 +209,10 @@ async fn files_that_were_renamed_over_ours_are_not_written() {
     let seen = locks.inspect("x").await.unwrap().holders;
     let labels: Vec<_> = seen.iter().map(|holder| holder.label.is_some()).collect();
     assert_eq!(labels, [false, true]);
+    // As in a directory of an earlier release.
+    fs::remove_file(dir.path().join(".doors/labels2")).unwrap();
+    drop(connect(dir.path()).await);
+    assert!(dir.path().join(".doors/labels2").exists());
     // A claim with another label than its process writes that, while the lock's files are open.
     let state = renamed("lock%3Ax/L", &text);
     let labelled = locks.rw_lock("x").read().label("other").acquire().await;
@@ -236,7 +240,7 @@ async fn hard_links_to_other_files_are_not_written() {
     let unchanged = |contents: &[u8]| assert!(fs::read(&victim).unwrap() == contents);
     // The labels of all wake pipes.
     let text = [7; 4096];
-    linked(".doors/labels", &text);
+    linked(".doors/labels2", &text);
     let other = connect(dir.path()).await;
     let second = other.rw_lock("x").read().acquire().await.unwrap();
     unchanged(&text);

@@ -20,7 +20,8 @@ const MET_ANOTHER: [&str; 4] = ["55P03", "23505", "42P06", "42P07"];
 /// that this session does not trust, with that role. Asked in every session, and before anything of the schema is
 /// called: what another role has made would run with the rights of this one, which may be a superuser's.
 ///
-/// Trusted is who can do whatever this session can: this user, the database's owner and superusers; and $2.
+/// Trusted is who can do whatever this session can: this user, superusers and, unless this is one, the database's
+/// owner; and $2.
 pub(super) const OF_SCHEMA: &str = "\
     EXISTS (SELECT FROM pg_catalog.pg_proc p \
       JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace \
@@ -33,11 +34,22 @@ pub(super) const OF_SCHEMA: &str = "\
         SELECT pg_catalog.concat('its function ', p.proname), p.proowner FROM pg_catalog.pg_proc p \
         JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace \
         WHERE n.nspname OPERATOR(pg_catalog.=) $1 \
+        UNION ALL \
+        SELECT pg_catalog.concat('its operator ', p.oprname), p.oprowner FROM pg_catalog.pg_operator p \
+        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.oprnamespace \
+        WHERE n.nspname OPERATOR(pg_catalog.=) $1 \
+        UNION ALL \
+        SELECT pg_catalog.concat('its table ', c.relname), c.relowner FROM pg_catalog.pg_class c \
+        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace \
+        WHERE n.nspname OPERATOR(pg_catalog.=) $1 \
       ) o (what, owner) JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) o.owner \
       WHERE NOT r.rolsuper AND r.rolname OPERATOR(pg_catalog.<>) ALL ( \
-        ARRAY[current_user::pg_catalog.text, session_user::pg_catalog.text, 'pg_database_owner', $2]) \
-      AND r.oid OPERATOR(pg_catalog.<>) ALL (SELECT d.datdba FROM pg_catalog.pg_database d \
-        WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()) \
+        ARRAY[current_user::pg_catalog.text, session_user::pg_catalog.text, $2]) \
+      AND (EXISTS (SELECT FROM pg_catalog.pg_roles me WHERE me.rolsuper AND me.rolname OPERATOR(pg_catalog.=) ANY ( \
+          ARRAY[current_user::pg_catalog.text, session_user::pg_catalog.text])) \
+        OR r.rolname OPERATOR(pg_catalog.<>) 'pg_database_owner' \
+        AND r.oid OPERATOR(pg_catalog.<>) ALL (SELECT d.datdba FROM pg_catalog.pg_database d \
+          WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) \
       ORDER BY o.what LIMIT 1)";
 
 /// The answer.

@@ -211,6 +211,19 @@ async fn nothing_runs_of_a_schema_that_a_stranger_has_made() {
         let error = try_connect(url).await.unwrap_err();
         assert_refused(&error, "its function version belongs to the role");
     }
+    // The database's owner is no superuser: what it has made is a stranger's to one.
+    sql(&server, "DROP SCHEMA fencelock CASCADE").await;
+    user(&server).await.batch_execute(&format!("{schema}; {version}")).await.unwrap();
+    let error = try_connect(&urls[2]).await.unwrap_err();
+    assert_refused(&error, "owner=fencelock");
+    // An operator that fits better than PostgreSQL's own would run with the owner's rights.
+    sql(&server, "DROP SCHEMA fencelock CASCADE").await;
+    drop(direct(&server, "").await);
+    sql(&server, &format!("GRANT CREATE, USAGE ON SCHEMA fencelock TO {stranger}")).await;
+    let operator = "CREATE OPERATOR fencelock.= (LEFTARG = bytea, RIGHTARG = bytea, FUNCTION = pg_catalog.byteaeq)";
+    client.batch_execute(operator).await.unwrap();
+    let error = try_connect(&urls[0]).await.unwrap_err();
+    assert_refused(&error, "its operator = belongs to the role");
     assert_eq!(sql(&server, "SELECT by FROM public.ran").await, "");
 }
 

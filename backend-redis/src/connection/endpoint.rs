@@ -87,9 +87,11 @@ impl Target {
             Ok(_) | Err(_) => Vec::new(),
         };
         let text = |value: &Value| redis::from_redis_value::<String>(value.clone()).ok();
-        let role = said.iter().find(|(name, _)| text(name).as_deref() == Some("role"));
-        let role = role.and_then(|(_, role)| text(role));
-        let is_replica = matches!(role.as_deref(), Some("replica" | "slave"));
+        let of = |what| said.iter().find(|(name, _)| text(name).as_deref() == Some(what));
+        let says = |what| of(what).and_then(|(_, said)| text(said)).unwrap_or_default();
+        // Of a cluster's node something else is said first.
+        let is_replica =
+            ["replica", "slave"].contains(&&*says("role")) && says("mode") != "cluster";
         match self {
             _ if !is_replica => Ok(()),
             Target::Sentinels { .. } => {

@@ -81,7 +81,10 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     let check_waiters = Script::step("check_waiters", include_str!("lua/check_waiters.lua"), &[]);
     let inspect = Script::step("inspect", include_str!("lua/inspect.lua"), &[]);
     // Their key is a cell's, not a lock's.
-    let swap = Script::new("swap", include_str!("lua/swap.lua").to_owned());
+    let swap = PARTS.iter().fold(include_str!("lua/swap.lua").to_owned(), |text, (line, part)| {
+        text.replace(line, part)
+    });
+    let swap = Script::new("swap", swap);
     let rewrite = Script::new("rewrite", include_str!("lua/rewrite.lua").to_owned());
     let steps = [&attempt, &release, &renew, &downgrade, &check_waiters, &inspect, &swap];
     let batch = Script::batch(&steps);

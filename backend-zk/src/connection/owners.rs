@@ -20,7 +20,10 @@ pub(crate) struct Owners(Vec<AuthId>);
 
 impl Owners {
     /// Asks the servers, which may map a login to another name: by a node that is made for it. `None` if this login
-    /// may make none here: then no stranger may either.
+    /// may make none here: then only those may whom an administrator has named.
+    ///
+    /// An id with a password's hash in it, as that of digest, is what others cannot give to a node of theirs. Those of
+    /// SASL and of certificates they can, if they know the name.
     pub(crate) async fn of_session(client: &Client, root: &str) -> Result<Option<Owners>, ZkError> {
         // No lock's name has a `~`, and no cell's begins with one.
         let path = format!("{}/~login-{}", root.trim_end_matches('/'), Uuid::new_v4().simple());
@@ -44,13 +47,11 @@ impl Owners {
         const CHANGES: [Permission; 4] =
             [Permission::CREATE, Permission::DELETE, Permission::WRITE, Permission::ADMIN];
         let is_certificate = |id: &AuthId| id.scheme() == CERTIFICATE;
-        let is_login = |id: &AuthId| !is_certificate(id) && self.0.contains(id);
-        let certificates_may =
-            self.0.iter().any(is_certificate) && acls.iter().any(|acl| is_login(acl.auth_id()));
         let changes = acls.iter().filter(|acl| CHANGES.iter().any(|it| acl.permission().has(*it)));
-        changes
-            .map(Acl::auth_id)
-            .find(|id| !(self.0.contains(id) || certificates_may && is_certificate(id)))
+        let mut changers = changes.map(Acl::auth_id);
+        let is_login = |id: &AuthId| !is_certificate(id) && self.0.contains(id);
+        let certificates_may = self.0.iter().any(is_certificate) && changers.clone().any(is_login);
+        changers.find(|id| !(self.0.contains(id) || certificates_may && is_certificate(id)))
     }
 }
 
@@ -106,6 +107,7 @@ mod tests {
             (me, &[("digest:me:hash", all), ("x509:CN=b", all)], Some("x509:CN=b")),
             (both, &[("digest:me:hash", all), ("x509:CN=b", all)], None),
             (both, &[("x509:CN=b", all)], Some("x509:CN=b")),
+            (both, &[("digest:me:hash", Permission::READ), ("x509:CN=b", all)], Some("x509:CN=b")),
             (both, &[("x509:CN=a", all), ("x509:CN=b", all)], Some("x509:CN=b")),
         ] {
             let owners = Owners(own.iter().map(|it| id(it)).collect());

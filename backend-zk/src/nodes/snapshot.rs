@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fencelock_core::{Label, Mode, Participant, ParticipantId, ReleaseOutcome, Snapshot};
 use futures_util::future::join_all;
 
+use crate::connection::owners::require_own;
 use crate::error::ZkResult;
 use crate::nodes::{node, token};
 use crate::queue::path::below;
@@ -57,6 +58,11 @@ pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> ZkResult<Vec<Que
     // A lock that was released just before, at another server, must not be shown as held.
     session.read(client.sync(lock)).await?;
     let listing = node::list(session, lock).await?;
+    if listing.names().is_empty() {
+        return Ok(Vec::new());
+    }
+    // Also a leader's words are read of it.
+    require_own(session, lock, None).await?;
     let queue: Vec<_> = listing.in_order().take(MAX_SHOWN).collect();
     let reads = queue.into_iter().map(async |(name, mode, is_granted)| {
         let path = below(lock, name);

@@ -25,6 +25,8 @@ const ASK_WITHIN: Duration = Duration::from_secs(2);
 /// How long a store that has just been silent is waited for again, and how long after the lock's own
 /// end one is waited for.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
+/// How long at most the end waits until the status is written. Its messages follow.
+const STATUS_WITHIN: Duration = Duration::from_secs(2);
 /// How long after a loss a leader campaigns again: others may be in line.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -45,7 +47,7 @@ pub(super) async fn run(codes: Codes, plan: Result<Plan, Outcome>) -> u8 {
     if !outcome.was_reported() && (plan.verbose || !codes.is_silent_about(&outcome)) {
         outcome.message().into_iter().for_each(|message| plan.reports.say(message));
     }
-    let code = status.ended(&outcome, codes, WRITTEN_WITHIN);
+    let code = status.ended(&outcome, codes, STATUS_WITHIN);
     if let Some(signal) = outcome.keyboard_signal() {
         plan.reports.flush_within(WRITTEN_WITHIN);
         terminal::die_for_the_shell(signal);

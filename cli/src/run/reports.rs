@@ -41,7 +41,7 @@ impl Reports {
         self.put(move || say(&message));
     }
 
-    /// Has `report` carried out after the earlier ones. Never waits, as long as there is a thread for it.
+    /// Has `report` carried out after the earlier ones. Never waits.
     pub(crate) fn put(&self, report: impl FnOnce() + Send + 'static) {
         let mut queue = self.0.queue();
         if queue.waiting.len() == MOST {
@@ -54,14 +54,11 @@ impl Reports {
             let thread = std::thread::Builder::new().spawn(move || shared.write());
             queue.has_thread = thread.is_ok();
         }
-        if queue.has_thread {
-            self.0.changed.notify_all();
-            return;
+        if !queue.has_thread {
+            // No thread is left for this user. The signals and the exit code remain.
+            queue.waiting.clear();
         }
-        // No thread is left for this user: better late than not at all.
-        let waiting = std::mem::take(&mut queue.waiting);
-        drop(queue);
-        waiting.into_iter().for_each(|report| report());
+        self.0.changed.notify_all();
     }
 
     /// Waits until all is written, but no longer than `limit`.

@@ -8,7 +8,10 @@
 local TTL = tonumber(ARGV[3])
 --<token.lua>
 --<queue.lua>
-if not met_only_own(read_lock) then return 0 end
+if not met_only_own(read_lock) then
+--<writable.lua>
+  return 0
+end
 local reader = parse(ARGV[2])
 if held and held.text == ARGV[1] then
   local ttl = TTL > 0 and TTL or redis.call('PTTL', L)
@@ -26,6 +29,7 @@ elseif held and held.group == 's' and redis.call('ZSCORE', L, ARGV[2]) then
   if TTL > 0 then redis.call('ZADD', L, 'XX', now + TTL, ARGV[2]) end
   update_group(-held.out)
 else
+--<writable.lua>
   return 0
 end
 redis.call('PEXPIRE', F, DAY)

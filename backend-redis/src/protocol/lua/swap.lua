@@ -14,6 +14,8 @@ if #stamp < 16 and (stamp ~= '' or redis.call('EXISTS', C) == 1) then
 end
 -- Never by content: a content can come back after others, a stamp cannot.
 if stamp ~= FROM then
+  local L, Q = C, nil
+--<writable.lua>
   return stamp ~= '' and stamp == string.sub(TO, 1, 16) and 1 or 0
 end
 if TO == '' then

@@ -61,6 +61,8 @@ async fn what_a_stranger_has_made_first_is_refused_to_a_login() {
         ("empty", soon("refused", own.lock("empty").try_acquire()).await.unwrap_err()),
         ("held", soon("refused", own.lock("held").acquire()).await.unwrap_err()),
         ("held", soon("refused", own.lock("held").try_acquire()).await.unwrap_err()),
+        ("held", soon("refused", own.inspect("held")).await.unwrap_err()),
+        ("held", soon("refused", own.election("held").leader()).await.unwrap_err()),
         ("told~c", soon("refused", tell.read()).await.unwrap_err()),
         ("told~c", soon("refused", tell.compare_and_set(None, *b"a")).await.unwrap_err()),
         ("told~c", soon("refused", watch.next()).await.unwrap_err()),

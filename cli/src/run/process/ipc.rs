@@ -83,6 +83,12 @@ impl Channel {
         let _ = rustix::net::send(&self.socket, &json, SendFlags::NOSIGNAL);
     }
 
+    /// Whether the peer is gone, and no message of it is left.
+    pub(crate) fn is_closed(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        matches!(rustix::net::recv(&self.socket, &mut [0; BYTES], flags), Ok((0, _)))
+    }
+
     /// The next message; `None` when the peer is gone. Cancel safe.
     pub(crate) async fn receive<Message: DeserializeOwned>(&self) -> io::Result<Option<Message>> {
         let mut bytes = [0; BYTES];

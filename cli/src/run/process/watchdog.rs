@@ -66,6 +66,9 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
         // The wrapper is gone.
         return Ok(());
     };
+    if channel.is_closed() {
+        return Ok(());
+    }
     if clock.now() >= Moment::from_nanos(nanos) {
         channel.send(&Report::TooLate);
         return Ok(());

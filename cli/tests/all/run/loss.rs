@@ -88,16 +88,17 @@ fn a_lock_taken_away_kills_at_once() {
     assert!(said.contains("taken or deleted"), "{said}");
 }
 
-/// Its messages and its status go to a pipe that nobody reads.
+/// Its messages and its status go to a socket that nobody reads. A pipe would be opened anew for the status, without
+/// waiting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_pipe_delays_no_start_no_renewal_and_no_signal() {
+async fn a_full_standard_error_delays_no_start_no_renewal_and_no_signal() {
     let (here, server) = (Scratch::new(), redis().await);
-    let (_reader, mut full) = std::io::pipe().unwrap();
-    let blocking = rustix::fs::fcntl_getfl(&full).unwrap();
-    rustix::fs::fcntl_setfl(&full, blocking | rustix::fs::OFlags::NONBLOCK).unwrap();
+    let (_reader, mut full) = std::os::unix::net::UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
     while full.write(&[b'.'; 4096]).is_ok() {}
     while full.write(b".").is_ok() {}
-    rustix::fs::fcntl_setfl(&full, blocking).unwrap();
+    full.set_nonblocking(false).unwrap();
+    let full = std::os::fd::OwnedFd::from(full);
     let url = server.url();
     let mut holder = here.hold(&["--url", &url], "job");
     let options = ["-v", "--ttl", "3s", "--status-json", "/dev/stderr", "--url", &url, "job", "--"];
