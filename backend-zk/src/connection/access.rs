@@ -79,20 +79,15 @@ impl Access {
             Rights::Open => None,
             Rights::Creator => {
                 let owners = Owners::of_session(&client, &self.root).await.map_err(explained)?;
-                self.warn_of_strangers(&client, owners.as_ref()).await.map_err(explained)?;
-                owners
+                self.warn_of_strangers(&client, &owners).await.map_err(explained)?;
+                Some(owners)
             }
         };
         Ok(Opened { client, sent, owners })
     }
 
     /// Warns once if others may create nodes in the root: what they make there first is refused.
-    async fn warn_of_strangers(
-        &self,
-        client: &Client,
-        owners: Option<&Owners>,
-    ) -> Result<(), ZkError> {
-        let Some(owners) = owners else { return Ok(()) };
+    async fn warn_of_strangers(&self, client: &Client, owners: &Owners) -> Result<(), ZkError> {
         let acls = match client.get_acl(&self.root).await {
             Ok((acls, _)) => acls,
             // It has rights to create there only.

@@ -19,12 +19,12 @@ const CERTIFICATE: &str = "x509";
 pub(crate) struct Owners(Vec<AuthId>);
 
 impl Owners {
-    /// Asks the servers, which may map a login to another name: by a node that is made for it. `None` if this login
-    /// may make none here: then only those may whom an administrator has named.
+    /// Asks the servers, which may map a login to another name: by a node that is made for it. None, if this login may
+    /// make none here: a stranger may have made the root so, and then nothing in it is believed.
     ///
     /// An id with a password's hash in it, as that of digest, is what others cannot give to a node of theirs. Those of
     /// SASL and of certificates they can, if they know the name.
-    pub(crate) async fn of_session(client: &Client, root: &str) -> Result<Option<Owners>, ZkError> {
+    pub(crate) async fn of_session(client: &Client, root: &str) -> Result<Owners, ZkError> {
         // No lock's name has a `~`, and no cell's begins with one.
         let path = format!("{}/~login-{}", root.trim_end_matches('/'), Uuid::new_v4().simple());
         let options = CreateMode::Ephemeral.with_acls(Acls::creator_all());
@@ -33,8 +33,8 @@ impl Owners {
         let (created, read, _) =
             join3(create, client.get_acl(&path), client.delete(&path, None)).await;
         match created {
-            Ok(_) => Ok(Some(Owners(read?.0.iter().map(|acl| acl.auth_id().clone()).collect()))),
-            Err(ZkError::NoAuth) => Ok(None),
+            Ok(_) => Ok(Owners(read?.0.iter().map(|acl| acl.auth_id().clone()).collect())),
+            Err(ZkError::NoAuth) => Ok(Owners(Vec::new())),
             Err(error) => Err(error),
         }
     }

@@ -80,6 +80,22 @@ async fn what_a_stranger_has_made_first_is_refused_to_a_login() {
     release(acquire(&own, "empty").await).await;
 }
 
+/// Also if it has made the root itself, in which this login then may create nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_that_a_stranger_has_closed_is_believed_in_nothing() {
+    let testbed = Testbed::start().await;
+    let (held, read) =
+        (format!("{}/held", testbed.root), [Acl::new(Permission::READ, AuthId::anyone())]);
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    for path in [&testbed.root, &held] {
+        testbed.client.create(path, b"", &options).await.unwrap();
+    }
+    testbed.client.set_acl(&testbed.root, &read, None).await.unwrap();
+    let own = connect(&testbed.url(&testbed.servers.connect_string(), "auth=digest:me:pw")).await;
+    let error = soon("refused", own.lock("held").acquire()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+}
+
 /// A server with one login, by SASL.
 #[cfg(feature = "sasl")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
