@@ -173,7 +173,7 @@ impl<C: Clone> State<C> {
 }
 
 /// Reconnects for ever, with a growing, jittered pause, so that many clients do not return in the
-/// same instant.
+/// same instant. A refusal that no retry helps is not asked about again at once: servers count wrong logins.
 async fn supervise<T: Connector>(
     mut connector: T,
     state: Arc<watch::Sender<State<T::Connection>>>,
@@ -203,6 +203,9 @@ async fn supervise<T: Connector>(
                 // Settings that worked before may be in the middle of a change: a new password that
                 // the server has and this process does not yet, or a failover and back.
                 let error = if was_up { error.retryable(true) } else { error };
+                if !error.is_retryable() {
+                    backoff = Backoff::new(LONGEST_PAUSE, LONGEST_PAUSE);
+                }
                 set(&state, State::Down(error));
             }
         }
@@ -278,6 +281,7 @@ impl Health {
 
 #[cfg(test)]
 mod tests {
+    use fencelock_core::ErrorKind;
     use tokio::sync::mpsc;
 
     use super::*;
@@ -295,7 +299,7 @@ mod tests {
             self.attempts += 1;
             match self.attempts {
                 1 => panic!("open"),
-                2 => Err(unreachable("not yet")),
+                2 => Err(Error::new(ErrorKind::Refused, "not yet")),
                 n => Ok(n),
             }
         }
@@ -343,11 +347,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_panic_ends_no_later_connection() {
         let (opened, mut connections) = mpsc::unbounded_channel();
-        let connector = Panicking { attempts: 0, opened };
+        let (connector, began) = (Panicking { attempts: 0, opened }, Instant::now());
         let supervised = Supervised::start(connector, Duration::ZERO, &Handle::current());
         for expected in 3..=5 {
             assert_eq!(connections.recv().await, Some(expected));
         }
         assert_eq!(supervised.current().unwrap(), 5);
+        assert!(began.elapsed() > LONGEST_PAUSE / 2, "who was refused has asked again at once");
     }
 }
