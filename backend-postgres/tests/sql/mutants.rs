@@ -1,4 +1,5 @@
-//! Wrong functions, each by one small change: the traps or the random runs must detect each.
+//! Wrong functions, each by one small change: the traps or the random runs must detect each. Changes that every
+//! other random run detects are not listed.
 
 use std::sync::Mutex;
 
@@ -19,7 +20,7 @@ mod releases;
 mod long {
     use super::*;
 
-    /// Random runs before the traps: they catch two mutants in five, each of them soon.
+    /// Random runs before the traps: a few mutants are caught by them alone.
     const FIRST_RUNS: u64 = 3;
     /// And after them.
     const RUNS: u64 = 30;

@@ -1,5 +1,5 @@
-//! Wrong scripts, each by one small change: the traps or the random runs must detect each. Changes that
-//! most random runs detect are not listed, and a trap is kept only for a change that many of them miss.
+//! Wrong scripts, each by one small change: the traps or the random runs must detect each. Changes that one
+//! random run in four detects are not listed, and a trap is kept only for a change that many of them miss.
 
 use super::bench::{Bench, Texts, real_texts};
 use super::{random_runs, server, traps};

@@ -10,15 +10,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "last and 86400000 or 3600000 + ttl",
         "3600000 + ttl",
     ),
-    ("a token that does not rise", "format('%.0f', number + 1)", "format('%.0f', number)"),
-    ("a rounded token", "string.format('%.0f', number + 1)", "tostring(number + 1)"),
-    (
-        "a token that is forgotten",
-        "number + 1)\n      redis.call('SET', F, token .. mark, 'KEEPTTL')",
-        "number + 1)",
-    ),
-    ("the last token is not compared", "if number >= tonumber(token) then", "if false then"),
-    ("a recent last token is not compared", "if last and last < token and", "if last and"),
     ("no end of exact numbers", "not number or number >= 9007199254740991", "not number"),
     ("a text that is overwritten", "redis.call('SET', F, last, 'KEEPTTL')\n      error", "error"),
     ("a token whose life is never extended", " and last > string.sub(token, 1, 7)", ""),
@@ -86,7 +77,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("unbounded runs", "local MOST, DEAD = 64, 256", "local MOST, DEAD = 1000, 256"),
     ("unbounded runs of the dead", "local MOST, DEAD = 64, 256", "local MOST, DEAD = 64, 1000"),
     ("dead clients are not removed", "gone[#gone + 1] = '@' .. client", ""),
-    ("live waiters are removed with the dead", "if living then break end", ""),
     (
         "the remaining dead cost a second",
         "local check_after = is_unfinished() and 1 or own",
@@ -154,19 +144,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("a try leaves an empty queue", "drop_empty_queue()\n    return 0", "return 0"),
     ("arrivals before the last", "(tonumber(last) or 0) + 1", "0"),
     // check_waiters.lua, heartbeat.lua
-    ("a check sets no mark", "if first then mark_waiters() end", ""),
-    ("a lost waiter is not reported", "    missing = 1\n", ""),
     ("the dead stay", "if dead[1] then redis.call('ZREM', Q, unpack(dead)) end", ""),
     (
         "unconfirmed grants of the dead stay",
         "      redis.call('ZREM', Q, text)\n    end\n  end\nend",
         "    end\n  end\nend",
-    ),
-    ("a member's grant is not reported", "    found[#found + 1] = ARGV[i]\n", ""),
-    (
-        "a check leaves an empty queue",
-        "if not first and drop_empty_queue() then first = head() end",
-        "first = first or head()",
     ),
     (
         "a check after a hand-off reports no first waiter",
@@ -187,11 +169,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "redis.call('PEXPIRE', L, TTL)",
     ),
     ("an expired member is renewed", "or tonumber(value) <= now then", "then"),
-    (
-        "a member is renewed, the key is not",
-        "redis.call('PEXPIREAT', L, math.max(now + TTL, tonumber(last[2])))",
-        "",
-    ),
     ("a renewal cuts the others short", "math.max(now + TTL, tonumber(last[2]))", "now + TTL"),
     ("an old token expires", "if ARGV[3] == 'old' then", "if false then"),
     // inspect.lua
