@@ -12,7 +12,6 @@
 
 mod breaks;
 mod client;
-mod fingerprint;
 mod holds;
 mod rules;
 mod server;

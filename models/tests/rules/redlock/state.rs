@@ -52,7 +52,7 @@ pub(crate) struct Request {
 }
 
 /// One client's requests to one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Ask {
     /// The node's incarnation that is asked; `None` if it is not.
     pub(crate) incarnation: Option<Incarnation>,
@@ -86,7 +86,7 @@ impl Ask {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Node {
     pub(crate) traits: Traits,
     /// How far its clock stepped forward.
