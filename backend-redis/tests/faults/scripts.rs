@@ -6,7 +6,6 @@ mod batches;
 mod bench;
 mod claim;
 mod client;
-mod costs;
 mod mutants;
 mod random_runs;
 mod repeats;

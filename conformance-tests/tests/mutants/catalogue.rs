@@ -32,7 +32,6 @@ const LEAVING: &str = "conformance-tests/tests/simulation/scenes/leaving.rs";
 const RENEWING: &str = "conformance-tests/tests/simulation/scenes/renewing.rs";
 const WAITING: &str = "conformance-tests/tests/simulation/scenes/waiting.rs";
 const OBSERVING: &str = "core/tests/promises/observing.rs";
-const MODEL: &str = "models/tests/rules/redlock/breaks.rs";
 
 /// Each mutant, in the order of their list.
 pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
@@ -221,7 +220,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::SuccessorIsGranted, &[SeedsOfSessions]),
 ];
 
-/// A fault of the core, or of a quorum's rules: what is wrong, where the line is that keeps it
+/// A fault of the core: what is wrong, where the line is that keeps it
 /// out, and the tests that fail without it.
 pub(crate) type Broken = (&'static str, &'static str, &'static [By]);
 
@@ -420,24 +419,6 @@ pub(crate) const IN_THE_CORE: &[Broken] = &[
     ),
 ];
 
-pub(crate) const ON_A_QUORUM: &[Broken] = &[
-    (
-        "one owner token for all rounds",
-        "backend-redis/src/redlock/request/acquire.rs",
-        &[Test(MODEL, "row_14_with_one_owner_for_all_rounds")],
-    ),
-    (
-        "a release that does not compare",
-        "backend-redis/src/protocol/lua/redlock/free.lua",
-        &[Test(MODEL, "row_15_with_a_release_that_does_not_compare")],
-    ),
-    (
-        "an extension after the end",
-        "backend-redis/src/redlock/request/extend.rs",
-        &[Test(MODEL, "row_13_with_an_extension_after_the_end")],
-    ),
-];
-
 #[test]
 fn every_mutant_is_in_the_catalogue_once() {
     let listed: Vec<usize> = CATALOGUE.iter().map(|(mutant, _)| *mutant as usize).collect();
@@ -449,7 +430,7 @@ fn every_mutant_is_in_the_catalogue_once() {
 fn everything_in_the_catalogue_has_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let stores = CATALOGUE.iter().map(|(mutant, by)| (format!("{mutant:?}"), *by));
-    let others = IN_THE_CORE.iter().chain(ON_A_QUORUM).map(|(what, line, by)| {
+    let others = IN_THE_CORE.iter().map(|(what, line, by)| {
         let file = line.split(':').next().expect("a path first");
         assert!(root.join(file).exists(), "{what}: no file {file}");
         ((*what).to_owned(), *by)

@@ -1,6 +1,7 @@
 //! The error for a mistyped URL.
 
 use fencelock::{Error, ErrorKind, connect};
+use fencelock_testkit::helpers::error_chain;
 
 async fn refused(url: &str) -> Error {
     let error = connect(url).await.expect_err(url);
@@ -174,13 +175,7 @@ async fn local_handoffs_of_the_url_skip_what_cannot_have_them() {
 async fn connects_from_env() {
     let error = fencelock::connect_from_env().await.expect_err("no such store");
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    let mut shown = format!("{error} {error:?}");
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        shown += &format!(" {cause} {cause:?}");
-        source = cause.source();
-    }
-    println!("shown: {shown}");
+    println!("shown: {error:?} {}", error_chain(&error));
 }
 
 #[cfg(unix)]

@@ -1,7 +1,7 @@
 //! A single Redis server.
 
 use fencelock_testkit::proxy::{AfterDrop, DropReply, Proxy, framing};
-use fencelock_testkit::servers::{RedisOptions, ServerError, TestRedis};
+use fencelock_testkit::servers::TestRedis;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -21,19 +21,4 @@ async fn the_reply_of_one_redis_command_is_lost_after_it_took_effect() {
     within(client.read_to_string(&mut replies)).await.unwrap();
     assert_eq!(replies, "+PONG\r\n:1\r\n+PONG\r\n");
     assert_eq!(redis.command(&["GET", "k"]).await.unwrap(), "2");
-}
-
-#[tokio::test]
-async fn a_missing_redis_is_reported_with_its_package() {
-    let absent = RedisOptions::new().program("/nonexistent/redis-server");
-    let error = absent.start().await.unwrap_err();
-    assert!(matches!(error, ServerError::NotInstalled { .. }));
-    assert!(error.to_string().ends_with("apt-get install redis-server"), "{error}");
-}
-
-#[tokio::test]
-async fn a_redis_that_refuses_to_start_is_reported_with_its_log() {
-    let error = RedisOptions::new().arg("--no-such-option").start().await.unwrap_err();
-    assert!(matches!(error, ServerError::NotReady { .. }));
-    assert!(error.to_string().contains("no-such-option"), "{error}");
 }

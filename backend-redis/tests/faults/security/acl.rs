@@ -1,9 +1,7 @@
 //! The least permissions that a user needs: every word of the documented rules, and no more.
 
-use std::time::Duration;
-
 use fencelock_core::ErrorKind;
-use fencelock_testkit::helpers::PATIENCE;
+use fencelock_testkit::helpers::*;
 use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use tokio::time::Instant;
 
@@ -71,21 +69,19 @@ async fn the_rules_for_notifications_are_optional() {
         allow(&server, &[rules(), more].concat()).await;
         let locks = connect(&url(&server, "")).await.unwrap();
         server.command(&["SET", "lock:a", "other"]).await.unwrap();
-        let lock = locks.lock("a");
-        let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        while locks.inspect("a").await.unwrap().waiters.is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let waiting = spawn_waiter(&locks, "a");
+        until_queued(&locks, "a", 1).await;
         let clients = server.command(&["INFO", "clients"]).await.unwrap();
         assert!(clients.contains(heard), "{heard}: {clients}");
         server.command(&["DEL", "lock:a"]).await.unwrap();
-        waiting.await.unwrap().release().await.unwrap();
+        release(until_granted(waiting).await).await;
         use_cells(&locks).await.unwrap();
         locks.close().await.unwrap();
         // The server takes a moment to notice the end of a connection.
-        while server.command(&["CLIENT", "LIST"]).await.unwrap().contains("user=jobs") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("it has gone", async || {
+            !redis_command(&server, &["CLIENT", "LIST"]).await.contains("user=jobs")
+        })
+        .await;
     }
 }
 
@@ -126,12 +122,9 @@ async fn the_rules_for_a_cluster_suffice_and_each_is_needed() {
 
     // While a slot moves, locks can be used whose keys have all moved: held, and waited for.
     let locks = connect(&url).await.unwrap();
-    let guard = locks.lock("once").acquire().await.unwrap();
-    let lock = locks.lock("once");
-    let waiting = tokio::spawn(async move { lock.acquire().await });
-    while locks.inspect("once").await.unwrap().waiters.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let guard = acquire(&locks, "once").await;
+    let waiting = spawn_waiter(&locks, "once");
+    until_queued(&locks, "once", 1).await;
     let slot = TestCluster::slot_of("lock:once");
     let from = cluster.master_of(slot).await.unwrap();
     let to = cluster.nodes()[..3].iter().find(|node| node.port() != from.port()).unwrap();
@@ -144,10 +137,10 @@ async fn the_rules_for_a_cluster_suffice_and_each_is_needed() {
         allow_all(&cluster, "less", &[&rules()[..], &rest].concat()).await;
         println!("without {gone}: {}", use_once(&less).await.expect_err(gone));
     }
-    guard.release().await.unwrap();
-    let next = waiting.await.unwrap().unwrap();
+    release(guard).await;
+    let next = until_granted(waiting).await;
     moving.finish().await.unwrap();
-    next.release().await.unwrap();
+    release(next).await;
 }
 
 async fn allow_all(cluster: &TestCluster, user: &str, rules: &[&str]) {

@@ -1,11 +1,10 @@
 //! Shared by the tests: uses all operations of a store.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, LostReason, Result, url};
 use fencelock_redis::SCHEME;
-use fencelock_testkit::helpers::PATIENCE;
+use fencelock_testkit::helpers::{PATIENCE, error_chain};
 use tokio::time::Instant;
 
 pub(crate) async fn connect(url: &str) -> Result<Locks> {
@@ -139,11 +138,5 @@ fn wrong(promise: &str) -> Error {
 
 /// All texts of an error.
 pub(crate) fn words(error: &Error) -> String {
-    let mut words = format!("{error}\n{error:?}\n{error:#?}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words.push_str(&format!("\n{error}\n{error:?}"));
-        cause = error.source();
-    }
-    words
+    format!("{error:?}\n{error:#?}\n{}", error_chain(error))
 }
