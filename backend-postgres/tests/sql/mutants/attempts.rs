@@ -44,12 +44,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
      r"
        AND NOT EXISTS (SELECT FROM claims x WHERE x.owner = p_owner) THEN",
      " THEN"),
-    ("a busy attempt waits in the queue",
-     r"    IF NOT p_queue THEN
-      RETURN 0;
-    END IF;
-    --",
-     "    --"),
     ("a grant without FOR UPDATE",
      "IF fits AND may_grant(p_key) THEN",
      "IF fits THEN"),
@@ -100,15 +94,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
      r"    IF c.state = 'g' THEN PERFORM hand_off(l, now_us, NULL, false); END IF;
 ",
      ""),
-    ("one permit too many",
-     "p_n <= p_lim - l.sum",
-     "p_n <= p_lim - l.sum + 1"),
     ("one permit too few",
      "p_n <= p_lim - l.sum",
      "p_n < p_lim - l.sum"),
-    ("an attempt does not show life",
-     "ELSIF c.state = 'l' OR c.until < now_us THEN",
-     "ELSIF c.state = 'l' THEN"),
     ("a grant in the reply keeps the short end",
      "SET until = ends, crowd = is_crowd(p_key) WHERE key = p_key;",
      "SET crowd = is_crowd(p_key) WHERE key = p_key;"),

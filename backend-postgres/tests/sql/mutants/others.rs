@@ -13,9 +13,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("a look reads the queue for those that were passed over",
      "x.state = 'l' AND x.proc = p_proc",
      "x.state IN ('l', 'z') AND x.proc = p_proc"),
-    ("a look takes the one that was handed the lock for the next",
-     "x.key = the_key AND x.state = 'w' AND x.owner IS DISTINCT FROM l.owner",
-     "x.key = the_key AND x.state = 'w'"),
     ("a holder is evicted by the place that it had",
      " AND x.owner IS DISTINCT FROM handed_to);",
      ");"),
@@ -82,9 +79,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
 ",
      r"true
 "),
-    ("a check of a released lock",
-     "k.owner IS NOT NULL AND p_token",
-     "p_token"),
     ("a check of a released reader",
      r"AND x.until <> 0
       AND p_token",

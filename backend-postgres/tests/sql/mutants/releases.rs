@@ -7,13 +7,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ("a release at another lock",
      "WHERE x.owner = p_owner AND x.key IS NOT DISTINCT FROM p_key FOR UPDATE SKIP LOCKED;",
      "WHERE x.owner = p_owner FOR UPDATE SKIP LOCKED;"),
-    ("a writer's release waits for a guarded transaction",
-     "  UPDATE locks SET owner = NULL WHERE key = p_key AND owner = p_owner AND NOT crowd;",
-     r"  PERFORM FROM locks WHERE key = p_key FOR UPDATE;
-  UPDATE locks SET owner = NULL WHERE key = p_key AND owner = p_owner AND NOT crowd;"),
-    ("a released reader is found again",
-     "WHERE owner = p_owner AND key IS NOT DISTINCT FROM p_key AND until <> 0;",
-     "WHERE owner = p_owner AND key IS NOT DISTINCT FROM p_key;"),
     ("an impatient release waits for a renewal",
      r"    IF NOT p_patient THEN
       PERFORM FROM claims",
@@ -24,11 +17,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
       IF",
      r"k.owner = r.owner;
       IF"),
-    ("a renewal revives a reader",
-     r#"(r.key, 'h'::"char") AND x.until > us();
-      END IF;"#,
-     r#"(r.key, 'h'::"char");
-      END IF;"#),
     ("a renewal's time is read before the row",
      "UPDATE locks k SET until = us() + r.ttl WHERE k.key = r.key AND k.owner = r.owner AND k.until > us();",
      "UPDATE locks k SET until = us() + r.ttl WHERE k.key = r.key AND k.owner = r.owner AND k.until > (SELECT us());"),

@@ -1,91 +1,49 @@
 //! Without any one of the rules two clients hold the lock at once, or a token falls, in the settings
-//! in which neither happens with all rules. The tests have the numbers of the table of rules.
+//! in which neither happens with all rules. The rows have the numbers of the table of rules.
 
 use crate::redlock::rules::Dropped;
 use crate::redlock::steps::{FALL, OVERLAP};
 use crate::redlock::{breaks, settings};
 
 #[test]
-fn row_1_without_a_delayed_restart() {
-    breaks(settings::restart(), Dropped::DelayedRestart, OVERLAP);
-}
-
-#[test]
-fn row_2_with_a_delay_shorter_than_the_ttl() {
-    breaks(settings::restart(), Dropped::LongDelay, OVERLAP);
-}
-
-#[test]
-fn row_3_with_the_uptime_for_an_age() {
-    breaks(settings::restart(), Dropped::AgeByRecord, OVERLAP);
-}
-
-#[test]
-fn row_4_with_rates_beyond_the_margin() {
-    breaks(settings::rates(), Dropped::RatesWithinMargin, OVERLAP);
-}
-
-#[test]
-fn row_5_with_a_clients_own_clock_beyond_the_margin() {
-    breaks(settings::clock_step(), Dropped::OwnAgeWithinMargin, OVERLAP);
-}
-
-#[test]
-fn row_6_with_a_majority_of_those_that_reply() {
-    breaks(settings::contention(), Dropped::AbstainersCount, OVERLAP);
-}
-
-#[test]
-fn row_7_with_the_run_id_as_incarnation() {
-    breaks(settings::proxy(), Dropped::IncarnationByRecord, OVERLAP);
-}
-
-#[test]
-fn row_8_without_the_record_in_the_vote() {
-    breaks(settings::proxy(), Dropped::RecordAtVote, OVERLAP);
-}
-
-#[test]
-fn row_9_without_a_write_back() {
-    breaks(settings::contention(), Dropped::WriteBack, FALL);
-}
-
-#[test]
-fn row_10_with_a_write_back_acknowledged_without_the_lock() {
-    breaks(settings::contention(), Dropped::MineAtWriteBack, FALL);
-}
-
-#[test]
-fn row_12_with_an_extension_by_a_quarantined_node() {
-    breaks(settings::extension(), Dropped::OpenAtExtension, OVERLAP);
-}
-
-#[test]
-fn row_13_with_an_extension_after_the_end() {
-    breaks(settings::late_extension(), Dropped::ExtensionInTime, FALL);
-}
-
-#[test]
-fn row_14_with_one_owner_for_all_rounds() {
-    breaks(settings::contention(), Dropped::FreshOwner, OVERLAP);
-}
-
-#[test]
-fn row_15_with_a_release_that_does_not_compare() {
-    breaks(settings::contention(), Dropped::CompareAtRelease, OVERLAP);
-}
-
-#[test]
-fn row_16_with_clocks_that_do_not_agree() {
-    breaks(settings::far_ahead(), Dropped::ClockAgreement, FALL);
-}
-
-#[test]
-fn row_18_with_the_proposal_of_an_earlier_round() {
-    breaks(settings::second_round(), Dropped::FreshProposal, FALL);
-}
-
-#[test]
-fn row_20_with_two_sets_of_nodes() {
-    breaks(settings::two_sets(), Dropped::OneSetOfNodes, OVERLAP);
+fn without_any_one_of_the_rules_two_hold_or_a_token_falls() {
+    for (row, setting, dropped, property) in [
+        // Without a delayed restart.
+        (1, settings::restart(), Dropped::DelayedRestart, OVERLAP),
+        // With a delay shorter than the ttl.
+        (2, settings::restart(), Dropped::LongDelay, OVERLAP),
+        // With the uptime for an age.
+        (3, settings::restart(), Dropped::AgeByRecord, OVERLAP),
+        // With rates beyond the margin.
+        (4, settings::rates(), Dropped::RatesWithinMargin, OVERLAP),
+        // With a clients own clock beyond the margin.
+        (5, settings::clock_step(), Dropped::OwnAgeWithinMargin, OVERLAP),
+        // With a majority of those that reply.
+        (6, settings::contention(), Dropped::AbstainersCount, OVERLAP),
+        // With the run id as incarnation.
+        (7, settings::proxy(), Dropped::IncarnationByRecord, OVERLAP),
+        // Without the record in the vote.
+        (8, settings::proxy(), Dropped::RecordAtVote, OVERLAP),
+        // Without a write back.
+        (9, settings::contention(), Dropped::WriteBack, FALL),
+        // With a write back acknowledged without the lock.
+        (10, settings::contention(), Dropped::MineAtWriteBack, FALL),
+        // With an extension by a quarantined node.
+        (12, settings::extension(), Dropped::OpenAtExtension, OVERLAP),
+        // With an extension after the end.
+        (13, settings::late_extension(), Dropped::ExtensionInTime, FALL),
+        // With one owner for all rounds.
+        (14, settings::contention(), Dropped::FreshOwner, OVERLAP),
+        // With a release that does not compare.
+        (15, settings::contention(), Dropped::CompareAtRelease, OVERLAP),
+        // With clocks that do not agree.
+        (16, settings::far_ahead(), Dropped::ClockAgreement, FALL),
+        // With the proposal of an earlier round.
+        (18, settings::second_round(), Dropped::FreshProposal, FALL),
+        // With two sets of nodes.
+        (20, settings::two_sets(), Dropped::OneSetOfNodes, OVERLAP),
+    ] {
+        println!("row {row}");
+        breaks(setting, dropped, property);
+    }
 }
