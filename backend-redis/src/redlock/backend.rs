@@ -20,6 +20,10 @@ use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot::{self, LockContents};
 use crate::server::scratch::Leftovers;
 
+/// How often an eviction is repeated while a node that is connected does not answer in time: the holder's renewal would
+/// be confirmed there, and install it where it never was, as on a node that did not vote.
+const EVICTION_TRIES: u32 = 3;
+
 #[derive(Debug)]
 pub(crate) struct QuorumStore {
     pub(crate) quorum: Arc<Quorum>,
@@ -89,12 +93,23 @@ impl DistributedLock for QuorumStore {
         let release = async |member: &Member| {
             release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
         };
-        let removed = quorum.ask(quorum.unanswered(), release).await?;
-        match (removed.contains(&true), removed.len() == quorum.members.len()) {
-            (false, _) => Ok(ReleaseOutcome::Absent),
-            (true, true) => Ok(ReleaseOutcome::Removed),
-            (true, false) => Ok(ReleaseOutcome::Partly { was_held: true }),
+        let (mut was_held, nodes) = (false, quorum.members.len());
+        for left in (0..EVICTION_TRIES).rev() {
+            let removed = match quorum.ask(quorum.unanswered(), &release).await {
+                Err(_) if was_held => break,
+                removed => removed?,
+            };
+            was_held |= removed.contains(&true);
+            let is_everywhere = removed.len() == nodes;
+            if is_everywhere || left == 0 || removed.len() + quorum.unreachable().len() >= nodes {
+                return Ok(match (was_held, is_everywhere) {
+                    (false, _) => ReleaseOutcome::Absent,
+                    (true, true) => ReleaseOutcome::Removed,
+                    (true, false) => ReleaseOutcome::Partly { was_held: true },
+                });
+            }
         }
+        Ok(ReleaseOutcome::Partly { was_held: true })
     }
 
     /// Clears every node, whether it may vote or not. An unreachable one does not delay the others.

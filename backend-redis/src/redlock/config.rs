@@ -285,8 +285,8 @@ impl RedlockStore {
     ///
     /// # Errors
     /// - [`ErrorKind::Unreachable`]: no majority replies.
-    /// - [`ErrorKind::Refused`]: a node belongs to another set of nodes, or the clocks
-    ///   of a majority do not agree.
+    /// - [`ErrorKind::Refused`]: a node belongs to another set of nodes, two names lead to one server, or the
+    ///   clocks of a majority do not agree.
     /// - [`ErrorKind::InvalidArgument`]: not an odd number of nodes from 3, a TTL that the restart
     ///   delay does not cover, outside a tokio runtime.
     ///
@@ -333,6 +333,7 @@ async fn await_quorum(quorum: &Quorum, within: Duration) -> Result<()> {
         if let Some(error) = quorum.view.superseded() {
             return Err(error);
         }
+        quorum.require_servers()?;
         let is_enough = quorum.electorate(quorum.now()).is_ok();
         let deadline = started + if is_enough { STRAGGLERS_WITHIN } else { within };
         let is_complete = !quorum.members.iter().any(|member| member.is_undecided());

@@ -1,6 +1,7 @@
 //! Holders that survive nodes that come back empty, and those that must not.
 
 use fencelock_core::LostReason;
+use fencelock_redis::redlock::incarnation::KEY;
 use futures_util::future::join_all;
 
 use crate::support::*;
@@ -81,4 +82,23 @@ async fn what_is_deleted_on_a_majority_does_not_come_back() {
     };
     join_all((0..8).map(lose)).await;
     quorum.drained().await;
+}
+
+/// What a node follows may be behind: that it has the record and not the lock says nothing.
+/// Faults 26, 27: redlock
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_follows_another_server_takes_no_lock_away() {
+    let (quorum, masters) = (TestQuorum::new(3, QUICK).await, TestQuorum::unknown(2).await);
+    let locks = quorum.direct(QUICK).await;
+    let held = acquire(&locks, "lock").await;
+    let reading = soon("a reader", locks.rw_lock("shared").read().acquire()).await.unwrap();
+    for (node, master) in quorum.nodes.iter().zip(&masters.nodes) {
+        redis_command(master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
+        redis_command(master, &["SET", KEY, &record(node).await]).await;
+        let port = master.port().to_string();
+        redis_command(node, &["REPLICAOF", "127.0.0.1", &port]).await;
+    }
+    for held in [held, reading] {
+        assert_eq!(soon("the validity ends", held.lost()).await, LostReason::Expired);
+    }
 }

@@ -217,3 +217,36 @@ async fn a_release_that_may_not_look_is_refused() {
     }
     quorum.drained().await;
 }
+
+/// Two votes of one server would be a majority of three, and two clients would hold the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_two_names_has_one_vote() {
+    let quorum = TestQuorum::new(3, QUICK).await;
+    let [two, three] = [1, 2].map(|node| quorum.nodes[node].port());
+    for others in [vec![three, two], vec![three, 1]] {
+        let hosts = others.into_iter().map(|port| format!("127.0.0.1:{port}"));
+        let hosts = hosts.chain([format!("localhost:{three}")]).collect::<Vec<_>>().join(",");
+        let url = format!("redlock://{hosts}/0?{QUICK}");
+        let error = try_connect(&url).await.unwrap_err();
+        assert_kind(&error, ErrorKind::Refused);
+        assert!(error_chain(&error).contains("are one server"), "{error}");
+        let seen = fencelock_redis::redlock::status(&url, None).await.unwrap();
+        assert!(seen[0].seen.is_ok() && !seen[2].takes_part(), "{seen:?}");
+    }
+    // A name leads to another of them later, and the third is away: after the delay of a node without its data.
+    let lines = quorum.lines().await;
+    let locks = lines.connect(QUICK).await;
+    lines.proxies[1].lead_to(quorum.nodes[2].addr());
+    lines.proxies[1].close_connections(Close::Reset).await;
+    lines.proxies[0].cut(Close::Reset, NewConnections::Refused).await.unwrap();
+    until("one vote is refused", async || {
+        let tried = locks.lock("lock").wait_at_most(ms(300)).acquire().await;
+        error_chain(&tried.expect_err("one server is no majority")).contains("are one server")
+    })
+    .await;
+    lines.proxies[1].lead_to(quorum.nodes[1].addr());
+    lines.proxies[1].close_connections(Close::Reset).await;
+    lines.heal().await;
+    release(until_granted(spawn_waiter(&locks, "lock")).await).await;
+    quorum.drained().await;
+}

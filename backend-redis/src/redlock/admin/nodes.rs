@@ -16,8 +16,8 @@ use super::membership::Membership;
 use crate::connection::{ConnectOptions, Dialled, HostPort, Target};
 use crate::protocol::error::{explain, protocol_error};
 use crate::redlock::config::{RedlockStore, SCHEME};
-use crate::redlock::node::about;
 use crate::redlock::node::record::{MAX_WRITES, keeps_changing, record_and_clock, write_command};
+use crate::redlock::node::{about, one_server};
 use crate::redlock::rules::clocks::{Offset, micros};
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord, RecordState};
 use crate::server::server_info::ServerInfo;
@@ -64,16 +64,12 @@ pub(super) fn require_all(
     Ok(nodes)
 }
 
-/// Refuses two names for one server, which has one vote and would be counted twice.
+/// Refuses two names for one server.
 pub(super) fn refuse_twins(nodes: &[NodeConnection]) -> Result<()> {
-    for (index, node) in nodes.iter().enumerate() {
-        if let Some(twin) = nodes[..index].iter().find(|twin| twin.run_id == node.run_id) {
-            let message =
-                format!("{} and {} are one server: it has one vote", twin.host, node.host);
-            return Err(Error::new(ErrorKind::Refused, message));
-        }
-    }
-    Ok(())
+    let twins = nodes.iter().enumerate().find_map(|(index, node)| {
+        Some((nodes[..index].iter().find(|twin| twin.run_id == node.run_id)?, node))
+    });
+    twins.map_or(Ok(()), |(twin, node)| Err(one_server(&twin.host, &node.host)))
 }
 
 /// Adds the node's name to an error.

@@ -12,6 +12,7 @@ use crate::protocol::error::{explain, protocol_error};
 use crate::protocol::identity::Keys;
 use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot;
+use crate::redlock::node::one_server;
 use crate::redlock::rules::clocks::agreement;
 use crate::redlock::rules::incarnation::{Deployment, IncarnationRecord};
 
@@ -79,6 +80,15 @@ pub async fn status(url: &str, lock: Option<&str>) -> Result<Vec<NodeStatus>> {
     let keys = name.transpose().map_err(&explain)?.map(|name| Keys::of(name.key()));
     let options = store.options().map_err(&explain)?;
     let mut reached = reach_all(&store, &options, WallClock::start()).await;
+    for index in (1..reached.len()).rev() {
+        let (others, [(host, node), ..]) = reached.split_at_mut(index) else { continue };
+        let Ok(run_id) = node.as_ref().map(|node| &node.run_id) else { continue };
+        let is_its = |other: &NodeConnection| other.run_id == *run_id;
+        let twin = others.iter().find(|(_, other)| other.as_ref().is_ok_and(is_its));
+        if let Some(error) = twin.map(|(first, _)| one_server(first, host)) {
+            *node = Err(error);
+        }
+    }
     let offsets: Vec<_> =
         reached.iter().map(|(_, node)| node.as_ref().ok().map(|node| node.offset)).collect();
     let agreed = agreement(&offsets, store.tolerance_us());

@@ -241,6 +241,15 @@ impl PushHandler for NodeMonitor {
             let message = "the server does not report its run_id; its ACL must allow INFO";
             Error::new(ErrorKind::Refused, message)
         })?;
+        if self.view.set_run(self.index, run_id) {
+            let node = &self.name;
+            program::call(|| {
+                tracing::warn!(
+                    node,
+                    "another name of the URL leads to this server too: it has one vote"
+                );
+            });
+        }
         let predecessors = {
             let mut state = self.state();
             if state.run_id != run_id {

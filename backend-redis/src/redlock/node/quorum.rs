@@ -13,7 +13,7 @@ use super::member::Member;
 use super::monitor::VoteRequest;
 use super::view::QuorumView;
 use crate::connection::HostPort;
-use crate::redlock::node::about;
+use crate::redlock::node::{about, one_server};
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::token;
@@ -102,8 +102,8 @@ impl Quorum {
         };
         let mut reports = Vec::with_capacity(self.members.len());
         let mut eligible = Vec::with_capacity(self.members.len());
-        for (member, agrees) in self.members.iter().zip(&agreement.members) {
-            let request = match member.vote_request() {
+        for (request, agrees) in self.vote_requests().into_iter().zip(&agreement.members) {
+            let request = match request {
                 Ok(_) if !agrees => Err(Error::new(
                     ErrorKind::Unreachable,
                     format!(
@@ -128,6 +128,32 @@ impl Quorum {
             lead: agreement.lead,
             now_us: now.as_nanos() / 1000,
         })
+    }
+
+    /// What each node's vote is requested with; an error says why it is not asked. A server to which several names
+    /// lead, since the last connection perhaps, is asked by the first of them: it has one vote.
+    fn vote_requests(&self) -> Vec<Result<VoteRequest>> {
+        let requests = self.members.iter().map(|member| member.vote_request());
+        let mut requests: Vec<Result<VoteRequest>> = requests.collect();
+        for node in (1..requests.len()).rev() {
+            if let Some(first) = first_name(&requests, node) {
+                requests[node] = Err(self.one_server(first, node));
+            }
+        }
+        requests
+    }
+
+    /// Refuses names of one server.
+    pub(crate) fn require_servers(&self) -> Result<()> {
+        let requests = self.members.iter().map(|member| member.vote_request());
+        let requests: Vec<Result<VoteRequest>> = requests.collect();
+        let mut nodes = 0..requests.len();
+        let twins = nodes.find_map(|node| Some((first_name(&requests, node)?, node)));
+        twins.map_or(Ok(()), |(first, node)| Err(self.one_server(first, node)))
+    }
+
+    fn one_server(&self, first: usize, node: usize) -> Error {
+        one_server(&self.members[first].host, &self.members[node].host)
     }
 
     /// The reports before any reply.
@@ -195,8 +221,7 @@ impl Quorum {
     }
 
     fn clocks_disagree(&self, offsets: &[Option<Offset>]) -> Error {
-        let requests = self.members.iter().map(|member| member.vote_request());
-        let requests: Vec<Result<VoteRequest>> = requests.collect();
+        let requests = self.vote_requests();
         if requests.iter().filter(|request| request.is_ok()).count() < self.majority() {
             // Their clocks are not the cause.
             let reports = requests.into_iter().map(|request| match request {
@@ -231,6 +256,13 @@ impl Quorum {
     pub(crate) fn close(&self) {
         self.members.iter().for_each(|member| member.close());
     }
+}
+
+/// The first node with the server of `node`, by its incarnation record, which has the ID of the server's run.
+fn first_name(requests: &[Result<VoteRequest>], node: usize) -> Option<usize> {
+    let record = &requests[node].as_ref().ok()?.record;
+    let is_its = |other: &Result<VoteRequest>| other.as_ref().is_ok_and(|it| it.record == *record);
+    requests[..node].iter().position(is_its)
 }
 
 /// The text of an error, with what it says of each node.

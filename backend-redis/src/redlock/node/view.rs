@@ -29,6 +29,8 @@ struct Known {
     agreement: Option<Arc<Agreement>>,
     /// By node, the `set_epoch` in its incarnation record, 0 without one.
     epochs: Vec<u32>,
+    /// By node, the run of the server that its name led to last.
+    runs: Vec<String>,
 }
 
 impl QuorumView {
@@ -38,7 +40,12 @@ impl QuorumView {
         clock: Arc<BootClock>,
     ) -> QuorumView {
         let nodes = deployment.nodes;
-        let known = Known { offsets: vec![None; nodes], agreement: None, epochs: vec![0; nodes] };
+        let known = Known {
+            offsets: vec![None; nodes],
+            agreement: None,
+            epochs: vec![0; nodes],
+            runs: vec![String::new(); nodes],
+        };
         QuorumView {
             deployment,
             tolerance,
@@ -59,6 +66,13 @@ impl QuorumView {
     pub(crate) fn agreement(&self) -> Result<Arc<Agreement>, Vec<Option<Offset>>> {
         let known = self.known.lock();
         known.agreement.clone().ok_or_else(|| known.offsets.clone())
+    }
+
+    /// Records to which run of a server a node's name leads; whether another name leads there.
+    pub(super) fn set_run(&self, node: usize, run_id: &str) -> bool {
+        let mut known = self.known.lock();
+        run_id.clone_into(&mut known.runs[node]);
+        known.runs.iter().filter(|run| *run == run_id).count() > 1
     }
 
     /// Records the `set_epoch` that a node has, 0 without an incarnation record.

@@ -27,19 +27,20 @@ elseif type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, tru
 end
 --<lock.lua>
 local me = parse(ME)
-if not met_only_own(read_lock) then return 0 end
-local is_mine = held and held.group == me.mode and redis.call('ZSCORE', L, ME)
-if TTL == 0 then return is_mine and 1 or 0 end
+local is_own = met_only_own(read_lock)
+local is_mine = is_own and held and held.group == me.mode and redis.call('ZSCORE', L, ME)
+if is_mine and TTL == 0 then return 1 end
 if is_mine then
   -- First: a server out of memory lets a script continue that has written already.
   redis.call('PEXPIRE', L, TTL)
   redis.call('ZADD', L, 'XX', now + TTL, ME)
   update_group(-held.out)
-elseif ARGV[5] == 'plant' and is_free_for(me) then
+elseif is_own and TTL > 0 and ARGV[5] == 'plant' and is_free_for(me) then
   -- Marked when the queue may have waiters: the claim itself may be one, since this node did not vote for
   -- it.
   write_holder(me, TTL, TOKEN, redis.call('EXISTS', Q) == 1)
 else
+  --<writable.lua>
   return 0
 end
 raise_token(TOKEN, TTL)
