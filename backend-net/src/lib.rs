@@ -4,11 +4,13 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod bounded;
 mod supervised;
 mod tcp;
 mod timeouts;
 mod tls;
 
+pub use bounded::{Bounded, Frames};
 pub use supervised::{Connector, Health, Sent, Supervised};
 pub use tcp::{tcp, tcp_to};
 pub use timeouts::Timeouts;

@@ -3,6 +3,7 @@
 
 mod creation;
 mod dial;
+mod messages;
 pub(crate) mod options;
 mod session;
 mod supervised;

@@ -1,7 +1,7 @@
 //! The meaning of each error of the server and of the connection: one table.
 
-use fencelock_core::backend::io_message;
 pub(crate) use fencelock_core::backend::{closed, unreachable};
+use fencelock_core::backend::{io_message, words_of_server};
 use fencelock_core::{Error, ErrorKind, Result};
 use tokio_postgres::Row;
 use tokio_postgres::error::DbError;
@@ -139,14 +139,18 @@ pub(crate) fn meaning_of(error: &tokio_postgres::Error) -> Meaning {
 /// The error for the caller.
 pub(crate) fn explain(error: &tokio_postgres::Error) -> Error {
     let Meaning { kind, advice, .. } = meaning_of(error);
-    let words = error.as_db_error().map_or_else(|| words_of(error), words_of_server);
+    let words = error.as_db_error().map_or_else(|| words_of(error), words_of_error);
     let message = if advice.is_empty() { words } else { format!("{advice} ({words})") };
     Error::new(kind, message)
 }
 
 /// Without the detail, which may show the values of a row.
-pub(crate) fn words_of_server(error: &DbError) -> String {
-    format!("{}, SQLSTATE {}", error.message(), error.code().code())
+pub(crate) fn words_of_error(error: &DbError) -> String {
+    format!(
+        "{}, SQLSTATE {}",
+        words_of_server(error.message()),
+        words_of_server(error.code().code())
+    )
 }
 
 pub(crate) fn words_of(error: &tokio_postgres::Error) -> String {
@@ -161,7 +165,7 @@ pub(crate) fn words_of(error: &tokio_postgres::Error) -> String {
 pub(crate) fn no_login(error: &tokio_postgres::Error, host: &impl std::fmt::Display) -> Error {
     let refused = |message| Error::new(ErrorKind::Refused, message);
     if let Some(refusal) = error.as_db_error() {
-        let words = words_of_server(refusal);
+        let words = words_of_error(refusal);
         return match refusal.code().code() {
             "42501" => refused(format!(
                 "GRANT CONNECT ON DATABASE … TO the URL's user is missing ({words})"

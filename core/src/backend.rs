@@ -18,6 +18,22 @@ pub use crate::store::queue::{Entry, LastNumbers, Queue, QueueStep, Stage};
 pub use crate::store::registry::{ClaimRegistry, shrink_after_burst};
 pub use crate::time::backoff::Backoff;
 
+/// What a server says, as a part of a message, which people read on a terminal: one line without control
+/// characters, of at most 400 characters and a `…`.
+#[must_use]
+pub fn words_of_server(text: &str) -> String {
+    const MOST: usize = 400;
+    let mut words: String = text
+        .chars()
+        .take(MOST)
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .collect();
+    if text.chars().nth(MOST).is_some() {
+        words.push('…');
+    }
+    words
+}
+
 /// The runtime of the caller, which carries the store's tasks.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::options::ConnectOptions;
 use super::session::{Session, patient};
-use crate::error::{MAKE_SCHEMA, explain, meaning_of, read_setting, unreachable, words_of_server};
+use crate::error::{MAKE_SCHEMA, explain, meaning_of, read_setting, unreachable, words_of_error};
 use crate::schema;
 
 /// The SQLSTATEs of a creation that met another one: the wait for its lock was too long (`lock_timeout`), or a
@@ -198,17 +198,17 @@ impl ConnectOptions {
             Some(late) if MET_ANOTHER.contains(&late.code().code()) => unreachable(format!(
                 "another session creates the schema {}, or has locked a part of it ({})",
                 schema::quoted(&self.schema),
-                words_of_server(late)
+                words_of_error(late)
             )),
             // No role can create it: the script refuses the schema.
             Some(refusal) if refusal.code() == &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE => {
                 let advice = "name one for the locks alone in the URL, such as schema=fencelock";
-                let message = format!("{}; {advice}", words_of_server(refusal));
+                let message = format!("{}; {advice}", words_of_error(refusal));
                 Error::new(ErrorKind::Refused, message)
             }
             // Its owner can help.
             Some(refusal) if meaning_of(error).kind == ErrorKind::Refused => {
-                let why = words_of_server(refusal);
+                let why = words_of_error(refusal);
                 let message = format!("{missing}; this user cannot create it: {why}");
                 Error::new(ErrorKind::Refused, message)
             }

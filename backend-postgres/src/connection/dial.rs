@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use fencelock_core::backend::{Credentials, invalid, io_message, program};
+use fencelock_core::backend::{Credentials, invalid, io_message, program, words_of_server};
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::{Secured, tcp, tcp_to};
+use fencelock_net::{Bounded, Secured, tcp, tcp_to};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -24,6 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::creation::{Found, OF_SCHEMA};
+use super::messages::Messages;
 use super::options::{ConnectOptions, Host, without_nul};
 use super::session::{Session, SessionState, patient};
 use super::supervised::PushHandler;
@@ -198,8 +199,11 @@ impl ConnectOptions {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let is_logged_in = Arc::new(AtomicBool::new(false));
+        let stream = Bounded::new(stream, Messages::new(is_logged_in.clone()));
         let login = config.connect_raw(stream, NoTls).await;
         let (client, connection) = login.map_err(|error| no_login(&error, host))?;
+        is_logged_in.store(true, Ordering::Relaxed);
         let state = Arc::new(SessionState::default());
         let driver = Driver { connection, pushes, state: state.clone() };
         let task = AbortOnDropHandle::new(self.runtime.spawn(driver));
@@ -322,6 +326,7 @@ fn user_or<E: std::fmt::Display>(
 /// Refuses what is not Postgres, or too old.
 fn suitable(number: i32, version: &str) -> Result<()> {
     let other = ["CockroachDB", "-YB-"].into_iter().any(|name| version.contains(name));
+    let version = words_of_server(version);
     if other {
         let message = format!("the server is not PostgreSQL ({version})");
         return Err(Error::new(ErrorKind::Refused, message));
@@ -445,6 +450,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
                     if let Some(Err(error)) = ended {
                         let error = words_of(&error);
                         program::call(|| tracing::debug!(error, "a connection ended"));
+                        // The client crate says of the requests under way only that it is closed.
+                        let _ = this.state.end.set(error);
                     }
                     return Poll::Ready(());
                 }

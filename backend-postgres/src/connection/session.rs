@@ -3,8 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fencelock_core::{Error, Result};
 use fencelock_net::{Health, Sent};
@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Row, Statement};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::options::{ConnectOptions, Host};
-use crate::error::{Remedy, explain, meaning_of, unreachable};
+use crate::error::{Remedy, explain, meaning_of, unreachable, words_of};
 use crate::statements::Function;
 
 /// An established session. Dropping it ends the connection.
@@ -44,6 +44,8 @@ pub(super) struct SessionState {
     pub(super) is_late: AtomicBool,
     /// A commit has not waited for the synchronous standby. It is not known whose.
     pub(super) is_unreplicated: AtomicBool,
+    /// Why the connection ended, if by an error.
+    pub(super) end: OnceLock<String>,
 }
 
 /// An argument that is not shown: tokio-postgres logs all of them, owner tokens too.
@@ -175,10 +177,8 @@ impl SessionState {
             self.health.fail();
         }
         if error.as_db_error().is_none() {
-            return unreachable(format!(
-                "the connection to {host} failed ({})",
-                crate::error::words_of(error)
-            ));
+            let words = self.end.get().cloned().unwrap_or_else(|| words_of(error));
+            return unreachable(format!("the connection to {host} failed ({words})"));
         }
         explain(error)
     }

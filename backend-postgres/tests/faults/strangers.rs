@@ -113,3 +113,25 @@ async fn something_else_at_the_port_is_an_error_in_time() {
     }
     assert_no_panics();
 }
+
+/// Before the login and after it; and what it says is one short line.
+/// Fault 15: postgres
+#[tokio::test]
+async fn a_server_that_sends_too_much_costs_an_error() {
+    let announced = |kind: u8| [&[kind][..], &u32::MAX.to_be_bytes()].concat();
+    let words = [b"SFATAL\0C28P01\0M", &b"\x1b]0;".repeat(15_000)[..], b"\0\0"].concat();
+    for (first, then, says) in [
+        (announced(b'R'), Vec::new(), "more than 64 KiB at once"),
+        (message(b'S', &[b'a'; 40_000]).repeat(2), Vec::new(), "more than 64 KiB at once"),
+        (login(), announced(b'D'), "more than 65536 KiB at once"),
+        (message(b'E', &words), Vec::new(), "user and password"),
+    ] {
+        let answer = move |heard: &[u8]| if heard[0] == 0 { first.clone() } else { then.clone() };
+        let server = ScriptedServer::start(answer).await.unwrap();
+        let error = connect_error(&format!("postgres://me@{}/app", server.addr())).await;
+        let shown = error_chain(&error);
+        assert!(shown.contains(says), "{shown}");
+        assert!(shown.len() < 1_000 && !shown.contains(char::is_control), "{shown:?}");
+    }
+    assert_no_panics();
+}

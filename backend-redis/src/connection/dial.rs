@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fencelock_core::backend::{Credentials, io_message};
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::{Secured, tcp};
+use fencelock_net::{Bounded, Secured, tcp};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::frames::{BoundedStream, InvalidReply, WireState};
+use super::frames::{BoundedReplies, InvalidReply, WireState};
 use super::host::HostPort;
 use super::options::ConnectOptions;
 use super::probe::{Peer, probe};
@@ -179,7 +179,7 @@ impl Handshake<'_> {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let wire = Arc::new(WireState::default());
-        let stream = BoundedStream::new(stream, wire.clone());
+        let stream = Bounded::new(stream, BoundedReplies::new(wire.clone()));
         let config = self.config.clone();
         let login = MultiplexedConnection::new_with_config(&self.settings, stream, config);
         match self.within(login).await {

@@ -7,12 +7,10 @@
 
 use std::fmt;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use fencelock_net::Frames;
 
 /// The largest cost of a reply before the login has succeeded: a `HELLO` with a list of modules.
 const BEFORE_LOGIN: u64 = 64 << 10;
@@ -87,57 +85,29 @@ impl fmt::Display for InvalidReply {
 
 impl std::error::Error for InvalidReply {}
 
-/// A stream that ends at an invalid reply.
+/// Follows the replies of a stream, which ends at an invalid one.
 #[derive(Debug)]
-pub(crate) struct BoundedStream<S> {
-    stream: S,
+pub(crate) struct BoundedReplies {
     replies: Replies,
     wire: Arc<WireState>,
 }
 
-impl<S> BoundedStream<S> {
-    pub(crate) fn new(stream: S, wire: Arc<WireState>) -> BoundedStream<S> {
-        BoundedStream { stream, replies: Replies::default(), wire }
+impl BoundedReplies {
+    pub(crate) fn new(wire: Arc<WireState>) -> BoundedReplies {
+        BoundedReplies { replies: Replies::default(), wire }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
-        let came = &buffer.filled()[before..];
-        if !came.is_empty() {
-            this.wire.received.store(true, Ordering::Relaxed);
+impl Frames for BoundedReplies {
+    fn follow(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !bytes.is_empty() {
+            self.wire.received.store(true, Ordering::Relaxed);
         }
-        if let Err(invalid) = this.replies.follow(came, this.wire.largest()) {
-            let invalid = *this.wire.invalid.get_or_init(|| invalid);
+        self.replies.follow(bytes, self.wire.largest()).map_err(|invalid| {
+            let invalid = *self.wire.invalid.get_or_init(|| invalid);
             // The client crate treats this kind as the end of the connection.
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, invalid)));
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+            io::Error::new(io::ErrorKind::ConnectionAborted, invalid)
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt::Display;
 
+use fencelock_core::backend::words_of_server;
 pub(crate) use fencelock_core::backend::{closed, unreachable};
 use fencelock_core::{Error, ErrorKind};
 use redis::RedisError;
@@ -198,9 +199,7 @@ fn words_of(error: &RedisError) -> String {
         }
     };
     // A server repeats the arguments of an unknown command: a password, or an identity.
-    let words = words.split(", with args beginning with").next().unwrap_or_default();
-    // What answers need not be a Redis, and people read this on a terminal.
-    words.replace(char::is_control, " ")
+    words_of_server(words.split(", with args beginning with").next().unwrap_or_default())
 }
 
 /// A script's message about a foreign key. Servers wrap it in text that depends on their version.

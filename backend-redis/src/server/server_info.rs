@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use fencelock_core::backend::words_of_server;
 use fencelock_core::{
     CellDurability, Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result,
     TokenOrder, Ttl,
@@ -92,6 +93,7 @@ impl ServerInfo {
             && let Some(numbers) = version_of(version)
             && numbers < OLDEST
         {
+            let version = words_of_server(version);
             return refused(&format!("the server is Redis {version}; 6.2 or newer is needed"));
         }
         if let Some(us) = self.fact("server_time_usec").and_then(|us| us.parse::<u64>().ok())
