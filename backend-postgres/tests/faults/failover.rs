@@ -149,8 +149,10 @@ async fn after_a_failover_to_a_synchronous_standby_no_lock_is_granted_twice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_synchronous_standby_acquiring_ends_in_time_and_releases_go_on() {
     let pair = Pair::synchronous().await;
-    let locks = connect(&pair.url("ttl=30s")).await;
-    let (given, kept) = (acquire(&locks, "given").await, acquire(&locks, "kept").await);
+    // A renewal waits for the standby, and releases of its client behind it: none is due before the end.
+    let (locks, keeping) =
+        (connect(&pair.url("ttl=3m")).await, connect(&pair.url("ttl=30s")).await);
+    let (given, kept) = (acquire(&locks, "given").await, acquire(&keeping, "kept").await);
     pair.standby.stop().await.unwrap();
     assert_kind(&acquire_error(&locks, "other", ms(3000)).await, ErrorKind::Unreachable);
     release(given).await;
@@ -160,7 +162,7 @@ async fn without_the_synchronous_standby_acquiring_ends_in_time_and_releases_go_
     pair.standby.restart().await.unwrap();
     pair.standby.replicates().await.unwrap();
     release(until_granted(waiter).await).await;
-    until_renewed(&locks, &kept, ms(30_000)).await;
+    until_renewed(&keeping, &kept, ms(30_000)).await;
     release(kept).await;
     drained(&pair.primary).await;
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::{Cell, Content, ErrorKind, Keep, Locks, Stamp};
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -91,11 +92,15 @@ async fn first(context: Arc<Context>) {
     for round in 0..5 {
         let name = format!("value-{round}");
         let mut tasks = JoinSet::new();
+        // So that none of them finds the first write of another that has ended.
+        let together = Arc::new(Barrier::new(20));
         for client in 0..4u8 {
             let locks = context.client().await;
             for task in 0..5u8 {
                 let (cell, mine) = (locks.cell(&name), vec![client, task]);
+                let together = together.clone();
                 tasks.spawn(async move {
+                    together.wait().await;
                     let won = cell.compare_and_set(None, mine.clone()).await.expect("an answer");
                     won.then_some(mine)
                 });
