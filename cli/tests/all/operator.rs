@@ -2,7 +2,7 @@
 //! of `fencelock run` that hold the lock.
 
 mod breaking;
-mod every_store;
+pub(crate) mod every_store;
 mod leading;
 mod showing;
 mod tidying;

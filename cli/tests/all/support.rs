@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -14,6 +15,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use fencelock_testkit::servers::TestRedis;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -284,6 +286,20 @@ pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     list.unwrap_or_default().split_whitespace().map(pid).collect()
 }
 
+/// A new terminal: its keys and screen as a person has them, and the side that programs have.
+pub(crate) fn terminal() -> (OwnedFd, OwnedFd) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&master).expect("granted");
+    unlockpt(&master).expect("unlocked");
+    let size = Winsize { ws_row: 24, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&master, size).expect("a size");
+    let name = ptsname(&master, Vec::new()).expect("its name").into_string().expect("text");
+    // Which must not become that of this process.
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let screen = rustix::fs::open(name, flags, Mode::empty()).expect("its other side");
+    (master, screen)
+}
+
 /// An interactive shell on a terminal of its own.
 pub(crate) struct Shell {
     child: Child,
@@ -294,16 +310,8 @@ pub(crate) struct Shell {
 
 impl Shell {
     pub(crate) fn start(scratch: &Scratch) -> Shell {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&master).expect("granted");
-        unlockpt(&master).expect("unlocked");
-        let size = Winsize { ws_row: 24, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&master, size).expect("a size");
-        let name = ptsname(&master, Vec::new()).expect("its name").into_string().expect("text");
-        let slave = || {
-            let file = File::options().read(true).write(true).open(&name).expect("its other side");
-            Stdio::from(file)
-        };
+        let (master, screen) = terminal();
+        let slave = || Stdio::from(screen.try_clone().expect("a copy"));
         let bin = PathBuf::from(env!("CARGO_BIN_EXE_fencelock"));
         let child = Command::new("setsid")
             .args(["--ctty", "bash", "--norc", "--noprofile", "-i"])
