@@ -139,7 +139,7 @@ pub(crate) fn meaning_of(error: &tokio_postgres::Error) -> Meaning {
 /// The error for the caller.
 pub(crate) fn explain(error: &tokio_postgres::Error) -> Error {
     let Meaning { kind, advice, .. } = meaning_of(error);
-    let words = error.as_db_error().map_or_else(|| words_of(error), words_of_error);
+    let words = words_of(error);
     let message = if advice.is_empty() { words } else { format!("{advice} ({words})") };
     Error::new(kind, message)
 }
@@ -154,6 +154,9 @@ pub(crate) fn words_of_error(error: &DbError) -> String {
 }
 
 pub(crate) fn words_of(error: &tokio_postgres::Error) -> String {
+    if let Some(error) = error.as_db_error() {
+        return words_of_error(error);
+    }
     let Some(cause) = std::error::Error::source(error) else { return error.to_string() };
     match cause.downcast_ref::<std::io::Error>() {
         Some(cause) => io_message(cause),

@@ -56,11 +56,19 @@ impl ServerInfo {
         let mut dangers = vec!["the server's clock jumps"];
         if self.has_standbys && !self.has_synchronous_standby {
             dangers.push("a failover loses the last commits: no standby is synchronous");
+            // With one, a renewal here waits for it.
+            dangers.push("a standby is promoted while this server still accepts writes");
         }
         if self.has_synchronous_standby && self.commits_in_memory {
             dangers.push(
                 "a failover to a standby whose machine has failed too loses the last commits: \
                  synchronous_commit is remote_write",
+            );
+        }
+        if self.has_synchronous_standby {
+            dangers.push(
+                "a standby is promoted while this server still accepts writes, which another synchronous \
+                 standby confirms",
             );
         }
         if !self.fsync || !self.full_page_writes {
@@ -115,7 +123,7 @@ mod tests {
         let asynchronous = ServerInfo { has_standbys: true, ..safe.clone() };
         assert!(asynchronous.dangers()[1].contains("failover"));
         let synchronous = ServerInfo { has_synchronous_standby: true, ..asynchronous.clone() };
-        assert_eq!(synchronous.dangers().len(), 1);
+        assert_eq!(synchronous.dangers().len(), 2);
         let in_memory = ServerInfo { commits_in_memory: true, ..synchronous.clone() };
         assert!(in_memory.dangers()[1].contains("remote_write"));
         // No commit waits for a standby.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fencelock_net::Frames;
 
 /// The largest answer before the login has succeeded: the parameters of a server, or its error. Always the largest
-/// notification and notice, whose payload is at most 8,000 bytes.
+/// notification, whose payload is at most 8,000 bytes.
 const SMALL: u64 = 64 << 10;
 /// The largest answer afterwards, as with Redis. The thousand waiters that `inspect` shows take less than 1 MiB.
 const LARGE: u64 = 64 << 20;
@@ -41,10 +41,12 @@ impl Messages {
         // A length below 4, which the client crate refuses, is none; the same as a negative one is too large.
         let length = u64::from(u32::from_be_bytes(length));
         self.content = length.saturating_sub(4);
-        let largest = if self.is_logged_in.load(Ordering::Relaxed) { LARGE } else { SMALL };
+        let is_logged_in = self.is_logged_in.load(Ordering::Relaxed);
+        let largest = if is_logged_in { LARGE } else { SMALL };
         let (cost, largest) = match kind {
-            // They belong to no answer, and are not kept.
-            b'A' | b'N' => (length, SMALL),
+            // It belongs to no answer, and is not kept; nor is a notice, once the login has succeeded.
+            b'A' => (length, SMALL),
+            b'N' if is_logged_in => (length, largest),
             // The end of an answer.
             b'Z' => {
                 self.cost = 0;
@@ -58,8 +60,7 @@ impl Messages {
         if cost <= largest {
             return Ok(());
         }
-        let message =
-            format!("the server sent more than {} KiB at once; is it PostgreSQL?", largest >> 10);
+        let message = format!("the server sent more than {} KiB at once", largest >> 10);
         Err(io::Error::new(io::ErrorKind::InvalidData, message))
     }
 }
@@ -111,8 +112,8 @@ mod tests {
                 |bytes: &[u8]| bytes.chunks(piece).try_for_each(|bytes| messages.follow(bytes));
             for _ in 0..5 {
                 // None of these belongs to an answer.
-                send(&[message(b'A', 40_000), message(b'N', 40_000), message(b'A', 0)].concat())
-                    .unwrap();
+                let others = [message(b'A', 40_000), message(b'A', 0), message(b'A', 40_000)];
+                send(&others.concat()).unwrap();
                 send(&[&row[..], &message(b'C', 9), &message(b'Z', 1)].concat()).unwrap();
             }
             send(&row).unwrap();
@@ -131,10 +132,10 @@ mod tests {
             assert!(messages(is_logged_in).follow(&announced).is_err(), "{}", kind as char);
         }
         assert!(messages(true).follow(b"D\xff\xff\xff\xff").is_err());
-        // Parameters are kept, whatever they are called.
-        let parameters = message(b'S', 1_000);
-        assert!((0..100).try_for_each(|_| messages(false).follow(&parameters)).is_ok());
-        let mut one = messages(false);
-        assert!((0..100).try_for_each(|_| one.follow(&parameters)).is_err());
+        // What is kept until the login has succeeded, or for ever.
+        for kind in [b'S', b'N'] {
+            let mut messages = messages(false);
+            assert!((0..100).try_for_each(|_| messages.follow(&message(kind, 1_000))).is_err());
+        }
     }
 }

@@ -124,6 +124,7 @@ async fn a_server_that_sends_too_much_costs_an_error() {
         (announced(b'R'), Vec::new(), "more than 64 KiB at once"),
         (message(b'S', &[b'a'; 40_000]).repeat(2), Vec::new(), "more than 64 KiB at once"),
         (login(), announced(b'D'), "more than 65536 KiB at once"),
+        (login(), message(b'E', &words), "SQLSTATE 28P01"),
         (message(b'E', &words), Vec::new(), "user and password"),
     ] {
         let answer = move |heard: &[u8]| if heard[0] == 0 { first.clone() } else { then.clone() };

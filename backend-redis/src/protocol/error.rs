@@ -166,7 +166,7 @@ pub(crate) fn explain(error: impl Borrow<RedisError>) -> Error {
     let error = error.borrow();
     let Meaning { kind, advice, .. } = meaning_of(error);
     if let Some(what) = foreign(error) {
-        return Error::new(kind, format!("{what}; it was left as it is"));
+        return Error::new(kind, format!("{}; it was left as it is", words_of_server(what)));
     }
     let words = words_of(error);
     let message = if advice.is_empty() { words } else { format!("{advice} ({words})") };

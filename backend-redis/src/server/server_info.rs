@@ -30,15 +30,24 @@ pub(crate) struct ServerInfo {
 
 impl ServerInfo {
     /// Sends `INFO` over `connection`.
-    pub(crate) async fn of(connection: &SupervisedConnection) -> Result<ServerInfo> {
+    pub(crate) async fn of(connection: &SupervisedConnection, shown: &str) -> Result<ServerInfo> {
         match connection.send(&redis::cmd("INFO")).await? {
             Ok(info @ (Value::BulkString(_) | Value::VerbatimString { .. })) => {
                 Ok(ServerInfo::read(&info))
             }
             // A server that replies OK to everything is not Redis, and would never grant a lock.
             Ok(_) => Err(Error::new(ErrorKind::Refused, protocol_error("INFO").message())),
-            // The ACL may deny INFO and allow all that locks need; a server that is not ready yet
-            // reports that to the first acquisition.
+            // The ACL may deny INFO and allow all that locks need.
+            Err(error) if error.code() == Some("NOPERM") => {
+                tracing::warn!(
+                    store = shown,
+                    error = %explain(&error),
+                    "cannot check this server, since the ACL denies INFO: it may forget its locks when it restarts, \
+                     evict them when its memory runs out, or be one of several masters; allow +info"
+                );
+                Ok(ServerInfo::default())
+            }
+            // A server that is not ready yet reports that to the first acquisition.
             Err(error) => {
                 tracing::debug!(error = %explain(&error), "the server does not show its settings");
                 Ok(ServerInfo::default())
@@ -139,7 +148,7 @@ impl ServerInfo {
                 dangers.push("memory runs out: maxmemory-policy evicts locks");
             }
         }
-        if self.may_be_active_active() {
+        if self.may_be_active_active() || !is_known {
             dangers.push("the database is Active-Active: each region grants the same lock");
         }
         let has_replicas = self.fact("connected_slaves").is_some_and(|count| count != "0");
@@ -256,7 +265,7 @@ mod tests {
         assert!(dangers.iter().any(|danger| danger.contains("Active-Active")), "{dangers:?}");
         assert_eq!(
             ServerInfo::parse("").dangers(false, 0).len(),
-            3,
+            4,
             "unknown settings count as dangers"
         );
     }

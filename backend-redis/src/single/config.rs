@@ -233,7 +233,7 @@ impl RedisStore {
         let is_cluster = matches!(self.target, Target::Any(_));
         let failover = is_cluster || matches!(self.target, Target::Sentinels { .. });
         let server = Server::connect(&self.target, &options, subscription, self.replicas).await?;
-        let server_info = ServerInfo::of(server.any()).await?;
+        let server_info = ServerInfo::of(server.any(), &shown).await?;
         server_info.require(is_cluster)?;
         server.get_ready().await?;
         server_info.warn(&shown);

@@ -137,28 +137,40 @@ impl Quorum {
         let mut requests: Vec<Result<VoteRequest>> = requests.collect();
         for node in (1..requests.len()).rev() {
             if let Some(first) = first_name(&requests, node) {
-                requests[node] = Err(self.one_server(first, node));
+                // By the next connection the name may lead elsewhere.
+                requests[node] = Err(self.one_server(first, node).retryable(true));
             }
         }
         requests
     }
 
-    /// Refuses names of one server.
+    /// Refuses names of one server, also of one that may not vote yet.
     pub(crate) fn require_servers(&self) -> Result<()> {
-        let requests = self.members.iter().map(|member| member.vote_request());
-        let requests: Vec<Result<VoteRequest>> = requests.collect();
-        let mut nodes = 0..requests.len();
-        let twins = nodes.find_map(|node| Some((first_name(&requests, node)?, node)));
-        twins.map_or(Ok(()), |(first, node)| Err(self.one_server(first, node)))
+        let mut twins = self.twins().into_iter();
+        twins.next().map_or(Ok(()), |(first, node)| Err(self.one_server(first, node)))
+    }
+
+    /// The first name and each further one of a server, of those that are connected.
+    fn twins(&self) -> Vec<(usize, usize)> {
+        let runs = self.view.runs();
+        let is_up = |node: usize| self.members[node].connection().state().is_ok();
+        let of = |node: usize| (!runs[node].is_empty() && is_up(node)).then(|| &runs[node]);
+        let first_of =
+            |node| (0..node).find(|first| of(*first).is_some_and(|run| Some(run) == of(node)));
+        (1..runs.len()).filter_map(|node| Some((first_of(node)?, node))).collect()
     }
 
     fn one_server(&self, first: usize, node: usize) -> Error {
         one_server(&self.members[first].host, &self.members[node].host)
     }
 
-    /// The reports before any reply.
+    /// The reports before any reply. A server is asked by one name: its reply counts once.
     pub(crate) fn unanswered(&self) -> Vec<NodeReport> {
-        vec![NodeReport::NoAnswer; self.members.len()]
+        let mut reports = vec![NodeReport::NoAnswer; self.members.len()];
+        for (first, node) in self.twins() {
+            reports[node] = NodeReport::Failed(self.one_server(first, node).retryable(true));
+        }
+        reports
     }
 
     /// What the nodes without a report reply in time; an error when that is less than a majority.

@@ -75,6 +75,11 @@ impl QuorumView {
         known.runs.iter().filter(|run| *run == run_id).count() > 1
     }
 
+    /// By node, the run of the server that its name led to last.
+    pub(super) fn runs(&self) -> Vec<String> {
+        self.known.lock().runs.clone()
+    }
+
     /// Records the `set_epoch` that a node has, 0 without an incarnation record.
     pub(super) fn set_epoch(&self, node: usize, epoch: u32) {
         self.known.lock().epochs[node] = epoch;

@@ -3,6 +3,8 @@
 use fencelock_core::ErrorKind;
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::security::document::{more_for, rules};
@@ -179,4 +181,51 @@ fn assert_refused(error: &fencelock_core::Error, start: Instant) {
     assert!(start.elapsed() < PATIENCE, "{error} after {:?}", start.elapsed());
     assert!(words(error).contains("docs/redis.md"), "{error}");
     assert!(!words(error).contains("correct-horse"), "{error}");
+}
+
+/// Of the table in docs/guarantees.md.
+#[tokio::test]
+async fn a_user_of_other_keys_changes_nothing() {
+    let server = TestRedis::start().await.unwrap();
+    allow(&server, &["~other:*", "&other:*", "+@all", "-@dangerous", "-@admin"]).await;
+    let locks = connect(&server.url()).await.unwrap();
+    let held = acquire(&locks, "a").await;
+    let waiter = spawn_waiter(&locks, "a");
+    until_queued(&locks, "a", 1).await;
+    let mut stranger = BufReader::new(TcpStream::connect(server.addr()).await.unwrap());
+    for command in [
+        "DEL lock:a",
+        "SET lock:a x",
+        "GET lock:a",
+        "PEXPIRE lock:a 1",
+        "RENAME lock:a other:a",
+        "ZADD {lock:a}:q 1 x",
+        "INCR {lock:a}:f",
+        "EVAL \"return redis.call('DEL','lock:a')\" 0",
+        "EVAL \"return redis.call('DEL',KEYS[1])\" 1 lock:a",
+        "PUBLISH lock:@0123456789abcdef x",
+        "FLUSHALL",
+        "SWAPDB 0 1",
+        "KEYS *",
+        "MONITOR",
+        "CLIENT KILL TYPE pubsub",
+        "CLIENT PAUSE 10000",
+        "CONFIG SET maxmemory 1",
+        "REPLICAOF 127.0.0.1 1",
+        "ACL SETUSER jobs allkeys",
+        "SHUTDOWN NOSAVE",
+    ] {
+        let asked = format!("AUTH jobs correct-horse\r\n{command}\r\n");
+        stranger.write_all(asked.as_bytes()).await.unwrap();
+        let mut said = [String::new(), String::new()];
+        for said in &mut said {
+            soon(command, stranger.read_line(said)).await.unwrap();
+        }
+        assert!(said[0].starts_with("+OK") && said[1].starts_with('-'), "{command}: {said:?}");
+    }
+    until_queued(&locks, "a", 1).await;
+    assert!(held.is_held() && !waiter.is_finished());
+    release(held).await;
+    release(until_granted(waiter).await).await;
+    locks.close().await.unwrap();
 }
