@@ -14,22 +14,26 @@ use crate::support::{Scratch, terminal};
 
 const ROUNDS: usize = 200;
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "in ./test --long: two hundred rounds"]
-async fn on_postgres() {
-    starts_on_its_lock(Kind::Postgres).await;
-}
+mod long {
+    use super::*;
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "in ./test --long: two hundred rounds"]
-async fn on_redis() {
-    starts_on_its_lock(Kind::Redis).await;
-}
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: two hundred rounds"]
+    async fn on_postgres() {
+        starts_on_its_lock(Kind::Postgres).await;
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "in ./test --long: two hundred rounds"]
-async fn on_zookeeper() {
-    starts_on_its_lock(Kind::ZooKeeper).await;
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: two hundred rounds"]
+    async fn on_redis() {
+        starts_on_its_lock(Kind::Redis).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: two hundred rounds"]
+    async fn on_zookeeper() {
+        starts_on_its_lock(Kind::ZooKeeper).await;
+    }
 }
 
 /// What a wrapper writes to, and what it waits for.

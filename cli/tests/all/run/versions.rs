@@ -33,34 +33,38 @@ sleep 0.01
 [ $(cat n) = $n ] || echo "$VERSION read what changed" >> wrong
 "#;
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "in ./test --long: builds an earlier command"]
-async fn on_files() {
-    exclude_each_other(Kind::File).await;
-}
+mod long {
+    use super::*;
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "in ./test --long: builds an earlier command"]
-async fn on_postgres() {
-    exclude_each_other(Kind::Postgres).await;
-}
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: builds an earlier command"]
+    async fn on_files() {
+        exclude_each_other(Kind::File).await;
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "in ./test --long: builds an earlier command"]
-async fn on_redis() {
-    exclude_each_other(Kind::Redis).await;
-}
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: builds an earlier command"]
+    async fn on_postgres() {
+        exclude_each_other(Kind::Postgres).await;
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "in ./test --long: builds an earlier command"]
-async fn on_redlock() {
-    exclude_each_other(Kind::Redlock3).await;
-}
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: builds an earlier command"]
+    async fn on_redis() {
+        exclude_each_other(Kind::Redis).await;
+    }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "in ./test --long: builds an earlier command"]
-async fn on_zookeeper() {
-    exclude_each_other(Kind::ZooKeeper).await;
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: builds an earlier command"]
+    async fn on_redlock() {
+        exclude_each_other(Kind::Redlock3).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "in ./test --long: builds an earlier command"]
+    async fn on_zookeeper() {
+        exclude_each_other(Kind::ZooKeeper).await;
+    }
 }
 
 async fn exclude_each_other(kind: Kind) {
