@@ -200,7 +200,8 @@ async fn a_thousand_watched_cells_survive_every_connection_reset() {
     });
     let mut watches: Vec<_> =
         within(LONG, "all are watched", watching.buffered(50).collect()).await;
-    assert_eq!(testbed.watches().await.len(), CELLS);
+    // While one is read again, as each is after 5 s, it has no watch.
+    until("all are watched", async || testbed.watches().await.len() == CELLS).await;
     let connections = testbed.proxy.stats().open;
     println!("{CELLS} cells by {connections} connections");
     for reset in 0..rounds(4) {
