@@ -33,40 +33,22 @@ mod long {
     /// Within which everything that a fault has left ends: leases and sessions of 2 s, and a busy machine.
     const REST: Duration = Duration::from_secs(120);
 
-    #[test]
-    #[ignore = "in ./test --long: takes an hour, or SOAK_MINUTES"]
-    fn memory() {
-        soak(Kind::Memory);
+    macro_rules! soak {
+        ($($name:ident($kind:ident);)+) => {$(
+            #[test]
+            #[ignore = "in ./test --long: takes an hour, or SOAK_MINUTES"]
+            fn $name() {
+                soak(Kind::$kind);
+            }
+        )+};
     }
-
-    #[test]
-    #[ignore = "in ./test --long: takes an hour, or SOAK_MINUTES"]
-    fn file() {
-        soak(Kind::File);
-    }
-
-    #[test]
-    #[ignore = "in ./test --long: takes an hour, or SOAK_MINUTES"]
-    fn postgres() {
-        soak(Kind::Postgres);
-    }
-
-    #[test]
-    #[ignore = "in ./test --long: takes an hour, or SOAK_MINUTES"]
-    fn redis() {
-        soak(Kind::RedisAof);
-    }
-
-    #[test]
-    #[ignore = "in ./test --long: takes an hour, or SOAK_MINUTES"]
-    fn redlock() {
-        soak(Kind::Redlock3);
-    }
-
-    #[test]
-    #[ignore = "in ./test --long: takes an hour, or SOAK_MINUTES"]
-    fn zookeeper() {
-        soak(Kind::ZooKeeper);
+    soak! {
+        memory(Memory);
+        file(File);
+        postgres(Postgres);
+        redis(RedisAof);
+        redlock(Redlock3);
+        zookeeper(ZooKeeper);
     }
 
     fn soak(kind: Kind) {

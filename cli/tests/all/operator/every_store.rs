@@ -19,36 +19,16 @@ pub(crate) const LIBRARY: Library = Library {
     },
 };
 
-#[tokio::test(flavor = "multi_thread")]
-async fn on_files() {
-    is_shown_and_broken(Kind::File, &[]).await;
-}
-
-/// With a TTL whose renewals are far apart: the holder is notified, and does not find out by itself.
-#[tokio::test(flavor = "multi_thread")]
-async fn on_postgres() {
-    is_shown_and_broken(Kind::Postgres, &["--ttl", "10m"]).await;
-}
-
-/// No notification comes through a pooler, so the holder finds out at its next renewal.
-#[tokio::test(flavor = "multi_thread")]
-async fn on_postgres_behind_a_pooler() {
-    is_shown_and_broken(Kind::PostgresPgbouncer, &["--ttl", "6s"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn on_redis() {
-    is_shown_and_broken(Kind::Redis, &["--ttl", "10m"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn on_redlock() {
-    is_shown_and_broken(Kind::Redlock3, &[]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn on_zookeeper() {
-    is_shown_and_broken(Kind::ZooKeeper, &[]).await;
+on_stores! {
+    is_shown_and_broken:
+    on_files(Kind::File, &[]);
+    // With a TTL whose renewals are far apart: the holder is notified, and does not find out by itself.
+    on_postgres(Kind::Postgres, &["--ttl", "10m"]);
+    // No notification comes through a pooler, so the holder finds out at its next renewal.
+    on_postgres_behind_a_pooler(Kind::PostgresPgbouncer, &["--ttl", "6s"]);
+    on_redis(Kind::Redis, &["--ttl", "10m"]);
+    on_redlock(Kind::Redlock3, &[]);
+    on_zookeeper(Kind::ZooKeeper, &[]);
 }
 
 async fn is_shown_and_broken(kind: Kind, options: &[&str]) {
@@ -127,19 +107,11 @@ async fn is_shown_and_broken(kind: Kind, options: &[&str]) {
     until(&here, url, name, 0, 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_waiters_are_listed_on_files() {
-    are_listed(Kind::File).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_waiters_are_listed_on_postgres() {
-    are_listed(Kind::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_waiters_are_listed_on_redis() {
-    are_listed(Kind::Redis).await;
+on_stores! {
+    are_listed:
+    a_thousand_waiters_are_listed_on_files(Kind::File);
+    a_thousand_waiters_are_listed_on_postgres(Kind::Postgres);
+    a_thousand_waiters_are_listed_on_redis(Kind::Redis);
 }
 
 /// A thousand claims at once take these servers longer than a client believes in their silence, if the
@@ -147,16 +119,12 @@ async fn a_thousand_waiters_are_listed_on_redis() {
 mod long {
     use super::{Kind, are_listed};
 
-    #[tokio::test(flavor = "multi_thread")]
-    #[ignore = "in ./test --long: needs most of a core"]
-    async fn a_thousand_waiters_are_listed_on_redlock() {
-        are_listed(Kind::Redlock3).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    #[ignore = "in ./test --long: needs most of a core"]
-    async fn a_thousand_waiters_are_listed_on_zookeeper() {
-        are_listed(Kind::ZooKeeper).await;
+    on_stores! {
+        are_listed:
+        #[ignore = "in ./test --long: needs most of a core"]
+        a_thousand_waiters_are_listed_on_redlock(Kind::Redlock3);
+        #[ignore = "in ./test --long: needs most of a core"]
+        a_thousand_waiters_are_listed_on_zookeeper(Kind::ZooKeeper);
     }
 }
 

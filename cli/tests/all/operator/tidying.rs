@@ -10,14 +10,10 @@ use super::every_store::LIBRARY;
 use super::fencelock;
 use crate::support::Scratch;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn on_files() {
-    expired_cells_are_removed(Kind::File).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn on_zookeeper() {
-    expired_cells_are_removed(Kind::ZooKeeper).await;
+on_stores! {
+    expired_cells_are_removed:
+    on_files(Kind::File);
+    on_zookeeper(Kind::ZooKeeper);
 }
 
 async fn expired_cells_are_removed(kind: Kind) {

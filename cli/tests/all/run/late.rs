@@ -15,24 +15,16 @@ use crate::support::{Scratch, terminal};
 const ROUNDS: usize = 200;
 
 mod long {
-    use super::*;
+    use super::{Kind, starts_on_its_lock};
 
-    #[tokio::test(flavor = "multi_thread")]
-    #[ignore = "in ./test --long: two hundred rounds"]
-    async fn on_postgres() {
-        starts_on_its_lock(Kind::Postgres).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    #[ignore = "in ./test --long: two hundred rounds"]
-    async fn on_redis() {
-        starts_on_its_lock(Kind::Redis).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    #[ignore = "in ./test --long: two hundred rounds"]
-    async fn on_zookeeper() {
-        starts_on_its_lock(Kind::ZooKeeper).await;
+    on_stores! {
+        starts_on_its_lock:
+        #[ignore = "in ./test --long: two hundred rounds"]
+        on_postgres(Kind::Postgres);
+        #[ignore = "in ./test --long: two hundred rounds"]
+        on_redis(Kind::Redis);
+        #[ignore = "in ./test --long: two hundred rounds"]
+        on_zookeeper(Kind::ZooKeeper);
     }
 }
 

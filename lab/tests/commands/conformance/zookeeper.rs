@@ -1,7 +1,6 @@
 use fencelock_testkit::servers::TestZooKeeper;
-use rustix::process::Signal;
 
-use super::{interrupt, run};
+use super::run;
 
 /// How many nodes there are in the whole tree.
 async fn nodes(servers: &TestZooKeeper) -> usize {
@@ -10,13 +9,9 @@ async fn nodes(servers: &TestZooKeeper) -> usize {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("{said}"))
 }
 
-async fn server() -> TestZooKeeper {
-    TestZooKeeper::standalone().await.expect("a ZooKeeper server starts")
-}
-
 #[tokio::test]
 async fn the_tree_of_zookeeper_is_as_before_with_the_root_or_without() {
-    let servers = server().await;
+    let servers = TestZooKeeper::standalone().await.expect("a ZooKeeper server starts");
     let url = format!("zk://{}", servers.connect_string());
     // The root of others, and a lock of theirs, which is held.
     let others = fencelock::connect(&format!("{url}/app")).await.expect("connected");
@@ -30,16 +25,4 @@ async fn the_tree_of_zookeeper_is_as_before_with_the_root_or_without() {
     assert!(held.is_held());
     held.release().await.expect("it was still held");
     others.close().await.expect("closed");
-}
-
-#[tokio::test]
-async fn an_interrupted_run_leaves_nothing_in_zookeeper() {
-    let servers = server().await;
-    let url = format!("zk://{}/locks", servers.connect_string());
-    let before = nodes(&servers).await;
-    for signal in [Signal::INT, Signal::TERM] {
-        let is_in_use = async || nodes(&servers).await > before + 50;
-        let said = interrupt(&url, signal, is_in_use).await;
-        assert_eq!(nodes(&servers).await, before, "after {signal:?}: {said}");
-    }
 }

@@ -17,8 +17,6 @@ const JOINED: &str = "a reader joins the downgraded holder";
 enum Way {
     /// Its node's data says so, as in the store.
     Mark,
-    /// A reader's node of a later number is made, and the writer's deleted (CURATOR-276).
-    LaterNumber,
     /// A reader's node of the same number replaces the writer's in one transaction.
     SameNumber,
 }
@@ -60,8 +58,6 @@ struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Writes,
-    /// Its reader's node is there, and its writer's still too.
-    Between,
     Reads,
     Gone,
 }
@@ -100,7 +96,6 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     Downgrade,
-    DeleteWriter,
     ReleaseHolder,
     /// The next request of a waiter.
     Go(usize),
@@ -122,9 +117,8 @@ impl State {
         }
     }
 
-    fn of_holder(&self, kind: Kind) -> Option<Name> {
-        let mut names = self.nodes.iter().map(|node| node.name);
-        names.find(|name| name.owner == Owner::Holder && name.kind == kind)
+    fn of_holder(&self) -> Option<Name> {
+        self.nodes.iter().map(|node| node.name).find(|name| name.owner == Owner::Holder)
     }
 
     /// What a waiter does that has a list.
@@ -157,8 +151,7 @@ impl State {
     fn is_alone(&self) -> bool {
         let holder = match self.holder {
             Phase::Writes => Some(Kind::Writer),
-            // It may count on no more than reading as soon as it has asked.
-            Phase::Between | Phase::Reads => Some(Kind::Reader),
+            Phase::Reads => Some(Kind::Reader),
             Phase::Gone => None,
         };
         let waiters = self.waiters.iter().zip(KINDS);
@@ -182,7 +175,6 @@ impl Model for Queue {
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         match state.holder {
             Phase::Writes => steps.push(Step::Downgrade),
-            Phase::Between => steps.push(Step::DeleteWriter),
             Phase::Reads => steps.push(Step::ReleaseHolder),
             Phase::Gone => {}
         }
@@ -198,35 +190,23 @@ impl Model for Queue {
         let mut next = last.clone();
         match step {
             Step::Downgrade => {
-                let writer = last.of_holder(Kind::Writer)?;
-                let reader = Name { kind: Kind::Reader, ..writer };
+                let writer = last.of_holder()?;
                 match self.way {
                     Way::Mark => {
                         let mut nodes = next.nodes.iter_mut();
                         nodes.find(|node| node.name == writer)?.is_marked = true;
                         next.notify(writer, Event::Changed);
-                        next.holder = Phase::Reads;
-                    }
-                    Way::LaterNumber => {
-                        let name = Name { number: next.next_number, ..reader };
-                        next.next_number += 1;
-                        next.nodes.push(Node { name, is_marked: false });
-                        next.holder = Phase::Between;
                     }
                     Way::SameNumber => {
                         next.delete(writer);
-                        next.nodes.push(Node { name: reader, is_marked: false });
-                        next.holder = Phase::Reads;
+                        let name = Name { kind: Kind::Reader, ..writer };
+                        next.nodes.push(Node { name, is_marked: false });
                     }
                 }
-            }
-            Step::DeleteWriter => {
-                next.delete(last.of_holder(Kind::Writer)?);
                 next.holder = Phase::Reads;
             }
             Step::ReleaseHolder => {
-                let node = last.nodes.iter().find(|node| node.name.owner == Owner::Holder)?;
-                next.delete(node.name);
+                next.delete(last.of_holder()?);
                 next.holder = Phase::Gone;
             }
             Step::Go(index) => {
@@ -290,9 +270,4 @@ fn a_number_that_is_queued_already_must_not_be_used_again() {
 #[test]
 fn the_same_number_needs_a_list_after_each_deletion() {
     holds(Queue { way: Way::SameNumber, trusts_deletions: false }, 2_000);
-}
-
-#[test]
-fn a_later_number_lets_a_writer_in() {
-    breaks(Queue { way: Way::LaterNumber, trusts_deletions: false }, ALONE);
 }
