@@ -253,17 +253,10 @@ fn a_node_of_the_stamp_refuses_what_is_late() {
 }
 
 #[test]
-fn two_requests_for_two_nodes_let_a_second_write_in() {
+fn other_layouts_let_a_late_write_in() {
     breaks(Layout::TwoRequests, FROM);
-}
-
-#[test]
-fn a_version_comes_back_after_a_removal() {
+    // It comes back after a removal.
     breaks(Layout::Version, FROM);
-}
-
-#[test]
-fn a_container_with_versions_lets_a_late_first_write_in() {
     breaks(Layout::Container, FROM);
     breaks(Layout::Container, ONE);
 }

@@ -385,26 +385,16 @@ fn a_late_first_write_is_made_after_a_removal() {
 }
 
 #[test]
-fn an_addition_by_the_server_counts_twice() {
-    breaks(Cell::of(Rule::ServerAdds, 4), ONCE);
-}
-
-#[test]
-fn a_change_that_is_computed_anew_counts_twice() {
-    breaks(Cell::of(Rule::Anew, 4), ONCE);
-}
-
-#[test]
-fn the_same_change_with_another_stamp_is_not_found() {
-    breaks(Cell::of(Rule::AnotherStamp, 4), ONCE);
-}
-
-#[test]
-fn the_refusal_of_a_repeated_request_says_nothing_of_the_first() {
-    breaks(Cell::of(Rule::BelievesARefusal, 4), REPORTED);
-}
-
-#[test]
-fn after_more_writes_than_are_remembered_it_is_unknown() {
-    breaks(Cell::of(Rule::OneTooMany, 1), ONCE);
+fn other_rules_count_a_change_twice_or_report_what_is_not_so() {
+    for (rule, remembered, broken) in [
+        (Rule::ServerAdds, 4, ONCE),
+        (Rule::Anew, 4, ONCE),
+        (Rule::AnotherStamp, 4, ONCE),
+        // The refusal of a repeated request says nothing of the first.
+        (Rule::BelievesARefusal, 4, REPORTED),
+        // After more writes than are remembered it is unknown.
+        (Rule::OneTooMany, 1, ONCE),
+    ] {
+        breaks(Cell::of(rule, remembered), broken);
+    }
 }
