@@ -20,9 +20,8 @@ use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot::{self, LockContents};
 use crate::server::scratch::Leftovers;
 
-/// How often an eviction is repeated while a node that is connected does not answer in time: the holder's renewal would
-/// be confirmed there, and install it where it never was, as on a node that did not vote.
-const EVICTION_TRIES: u32 = 3;
+/// How often an eviction is asked of a node that is connected and does not answer in time.
+const EVICTION_TRIES: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct QuorumStore {
@@ -93,23 +92,23 @@ impl DistributedLock for QuorumStore {
         let release = async |member: &Member| {
             release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
         };
-        let (mut was_held, nodes) = (false, quorum.members.len());
-        for left in (0..EVICTION_TRIES).rev() {
-            let removed = match quorum.ask(quorum.unanswered(), &release).await {
-                Err(_) if was_held => break,
-                removed => removed?,
-            };
-            was_held |= removed.contains(&true);
-            let is_everywhere = removed.len() == nodes;
-            if is_everywhere || left == 0 || removed.len() + quorum.unreachable().len() >= nodes {
-                return Ok(match (was_held, is_everywhere) {
-                    (false, _) => ReleaseOutcome::Absent,
-                    (true, true) => ReleaseOutcome::Removed,
-                    (true, false) => ReleaseOutcome::Partly { was_held: true },
-                });
-            }
+        let mut reports = quorum.unanswered();
+        let mut replies = Vec::new();
+        for _ in 0..EVICTION_TRIES {
+            replies.extend(quorum.replies(&mut reports, &release).await);
         }
-        Ok(ReleaseOutcome::Partly { was_held: true })
+        let (nodes, majority) = (quorum.members.len(), quorum.majority());
+        let removed = replies.iter().filter(|was_there| **was_there).count();
+        if removed == 0 && replies.len() >= majority {
+            Ok(ReleaseOutcome::Absent)
+        } else if replies.len() == nodes {
+            Ok(ReleaseOutcome::Removed)
+        } else if nodes - removed < majority {
+            Ok(ReleaseOutcome::Partly { was_held: true })
+        } else {
+            // A renewal would count on what a node without an answer has, and install it where it never was.
+            Err(quorum.no_quorum(&reports))
+        }
     }
 
     /// Clears every node, whether it may vote or not. An unreachable one does not delay the others.

@@ -50,17 +50,34 @@ async fn an_eviction_that_the_nodes_refuse_reports_each_reply() {
     let held = acquire(&locks, "lock").await;
     quorum.held_everywhere("lock", &[]).await;
     let seen = locks.inspect("lock").await.unwrap();
-    for node in &quorum.nodes {
-        redis_command(node, &["ACL", "SETUSER", "default", "-del"]).await;
-    }
+    quorum.rule("-del").await;
     let error =
         soon("the eviction ends", locks.evict("lock", &seen.holders[0].id)).await.unwrap_err();
     assert_kind(&error, ErrorKind::Refused);
     assert_eq!(error.to_string().matches("ACL").count(), 3, "{error}");
-    for node in &quorum.nodes {
-        redis_command(node, &["ACL", "SETUSER", "default", "+del"]).await;
-    }
+    quorum.rule("+del").await;
     release(held).await;
+    quorum.drained().await;
+}
+
+/// The holder would renew at the node that the operator does not reach, and be installed at the one
+/// that had not voted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_eviction_that_a_holder_may_survive_is_an_error() {
+    let quorum = TestQuorum::new(3, LONG).await;
+    let (near, far) = (quorum.lines().await, quorum.lines().await);
+    near.proxies[1].cut(Close::Reset, NewConnections::Refused).await.unwrap();
+    far.proxies[2].cut(Close::Reset, NewConnections::Refused).await.unwrap();
+    let (holder, operator) = (near.connect(LONG).await, far.connect(LONG).await);
+    let held = acquire(&holder, "lock").await;
+    quorum.held_everywhere("lock", &[1]).await;
+    let seen = operator.inspect("lock").await.unwrap();
+    let evict = async || operator.evict("lock", &seen.holders[0].id).await;
+    let error = soon("the eviction ends", evict()).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    far.proxies[2].heal().await.unwrap();
+    until("the operator is connected", async || evict().await.is_ok_and(|was_held| was_held)).await;
+    soon("the holder notices", held.lost()).await;
     quorum.drained().await;
 }
 
@@ -200,16 +217,11 @@ async fn a_release_that_may_not_look_is_refused() {
     let locks = quorum.direct(LONG).await;
     let held = acquire(&locks, "lock").await;
     quorum.held_everywhere("lock", &[]).await;
-    let users = async |rule: &str| {
-        for node in &quorum.nodes {
-            redis_command(node, &["ACL", "SETUSER", "default", rule]).await;
-        }
-    };
-    users("-get").await;
+    quorum.rule("-get").await;
     let error = soon("it ends", held.release()).await.expect_err("it may not read");
     assert_kind(&error, ErrorKind::Refused);
     assert!(error_chain(&error).contains("the ACL denies it"), "{}", error_chain(&error));
-    users("+get").await;
+    quorum.rule("+get").await;
     // The nodes may be asked again before this reads: then nothing is left to evict.
     let seen = locks.inspect("lock").await.unwrap();
     if let Some(left) = seen.holders.first() {

@@ -116,6 +116,13 @@ impl TestQuorum {
         }
     }
 
+    /// Changes what users without a login may do at each node.
+    pub(crate) async fn rule(&self, rule: &str) {
+        for node in &self.nodes {
+            redis_command(node, &["ACL", "SETUSER", "default", rule]).await;
+        }
+    }
+
     /// The value of the lock's key by node, empty for none.
     pub(crate) async fn values(&self, name: &str) -> Vec<String> {
         join_all(self.nodes.iter().map(async |node| value(node, name).await)).await

@@ -89,7 +89,8 @@ impl Locks {
     /// `who` was gone already.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's; of a quorum also when the holder may keep the lock by nodes that did not answer.
+    /// Asking again is right once they do.
     ///
     /// # Cancel safety
     /// If the future is dropped, the eviction may or may not have happened.

@@ -182,6 +182,19 @@ impl Quorum {
     where
         F: Future<Output = Result<T>> + Send,
     {
+        let replies = self.replies(&mut reports, request).await;
+        if replies.len() >= self.majority() { Ok(replies) } else { Err(self.no_quorum(&reports)) }
+    }
+
+    /// What the nodes without a report reply in time. Those that do, or fail, have one then.
+    pub(crate) async fn replies<'a, T, F>(
+        &'a self,
+        reports: &mut [NodeReport],
+        request: impl Fn(&'a Member) -> F,
+    ) -> Vec<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
         let mut fan_out = FanOut::new();
         for (node, member) in self.members.iter().enumerate() {
             if let NodeReport::NoAnswer = reports[node] {
@@ -194,13 +207,14 @@ impl Quorum {
             match reply {
                 Ok(reply) => {
                     self.members[node].record_reply(self.now());
+                    reports[node] = NodeReport::Answered("it has answered");
                     replies.push(reply);
                 }
                 Err(error) => reports[node] = NodeReport::Failed(error),
             }
         }
         self.suspect_silent(&fan_out);
-        if replies.len() >= self.majority() { Ok(replies) } else { Err(self.no_quorum(&reports)) }
+        replies
     }
 
     /// Suspects the nodes that did not reply while others did.
