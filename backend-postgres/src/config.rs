@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fencelock_core::backend::{CellWatches, ClaimRegistry, Credentials, Login};
 use fencelock_core::backend::{current_runtime, invalid, program, start_clock};
+use fencelock_core::sync::Mutex;
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
 use fencelock_core::{Locks, Result, Settings};
 use fencelock_net::{Timeouts, Tls};
@@ -304,6 +305,7 @@ impl PostgresStore {
             session_name: format!("fencelock_{:016x}", rand::random::<u64>()),
             timeouts: self.timeouts,
             runtime,
+            newest: Mutex::default(),
         }))
     }
 

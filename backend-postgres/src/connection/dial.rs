@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio::try_join;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::DbError;
 use tokio_postgres::types::Type;
@@ -25,7 +26,7 @@ use uuid::Uuid;
 
 use super::creation::{Found, OF_SCHEMA};
 use super::messages::Messages;
-use super::options::{ConnectOptions, Host, without_nul};
+use super::options::{ConnectOptions, History, Host, without_nul};
 use super::session::{Session, SessionState, patient};
 use super::supervised::PushHandler;
 use crate::error::{Remedy, meaning_of, no_login, read_setting, unreachable, words_of};
@@ -100,7 +101,9 @@ impl ConnectOptions {
             )))
         })?;
         let end = end + probe + limit;
-        let found = self.in_time(host, end, self.require(&session)).await?;
+        // In one round trip.
+        let asking = async { try_join!(self.require(&session), self.require_newest(&session)) };
+        let (found, ()) = self.in_time(host, end, asking).await?;
         Ok(Reached { session, found, end, probe: Probe { channel, probed, limit: probe } })
     }
 
@@ -231,6 +234,29 @@ impl ConnectOptions {
             }));
         }
         Found::read(row, 4)
+    }
+
+    /// Passes over a primary that was replaced, and still takes writes: its timeline is older than that of a session
+    /// before. What does not tell its timeline is believed.
+    async fn require_newest(&self, session: &Session) -> Result<()> {
+        let sql = "SELECT system_identifier::pg_catalog.text, pg_catalog.\"left\"(\
+                   pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) \
+                   FROM pg_catalog.pg_control_system() WHERE NOT pg_catalog.pg_is_in_recovery()";
+        let Ok(rows) = session.client.query_typed(sql, &[]).await else { return Ok(()) };
+        let Some(row) = rows.first() else { return Ok(()) };
+        let now = History { system: read_setting(row, 0)?, timeline: read_setting(row, 1)? };
+        let before = self.newest.lock().clone().unwrap_or_else(|| now.clone());
+        let host = &session.host;
+        if before.system == now.system && before.timeline > now.timeline {
+            return Err(unreachable(format!(
+                "{host} is a primary that another one has replaced, and takes writes still; end it, or make it a standby"
+            )));
+        }
+        if before != now {
+            program::call(|| tracing::info!(%host, ?before, ?now, "another primary"));
+        }
+        *self.newest.lock() = Some(now);
+        Ok(())
     }
 
     /// Whether a notification from another session arrives at this one. It must not be used meanwhile: a pooler

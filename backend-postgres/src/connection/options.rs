@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use fencelock_core::Result;
 use fencelock_core::backend::{Login, invalid};
+use fencelock_core::sync::Mutex;
 use fencelock_net::{Secured, Timeouts};
 use tokio::runtime::Handle;
 
@@ -32,6 +33,16 @@ pub(crate) struct ConnectOptions {
     pub(crate) tls: Option<Secured>,
     pub(crate) timeouts: Timeouts,
     pub(crate) runtime: Handle,
+    /// Of the sessions before.
+    pub(crate) newest: Mutex<Option<History>>,
+}
+
+/// Which history of commits a primary writes: its system's identifier, and the timeline, in hexadecimal digits, which
+/// each promotion raises.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct History {
+    pub(crate) system: String,
+    pub(crate) timeline: String,
 }
 
 /// Without the channel, on which owner tokens arrive.

@@ -261,6 +261,11 @@ async fn of_several_hosts_the_primary_is_found_again_after_a_switch() {
     pair.standby.stop().await.unwrap();
     pair.primary.promote().await.unwrap();
     until_renewed(&locks, &kept, ms(30_000)).await;
+    // The one that it has replaced takes writes again, and is named first.
+    pair.standby.restart().await.unwrap();
+    end_ours(&pair.primary).await;
+    until_renewed(&locks, &kept, ms(30_000)).await;
+    assert_eq!(sessions(&pair.standby).await, 0, "it went back");
     release(kept).await;
     release(until_granted(waiter).await).await;
     drained(&pair.primary).await;
