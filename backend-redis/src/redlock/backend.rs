@@ -97,18 +97,14 @@ impl DistributedLock for QuorumStore {
         for _ in 0..EVICTION_TRIES {
             replies.extend(quorum.replies(&mut reports, &release).await);
         }
-        let (nodes, majority) = (quorum.members.len(), quorum.majority());
-        let removed = replies.iter().filter(|was_there| **was_there).count();
-        if removed == 0 && replies.len() >= majority {
-            Ok(ReleaseOutcome::Absent)
-        } else if replies.len() == nodes {
-            Ok(ReleaseOutcome::Removed)
-        } else if nodes - removed < majority {
-            Ok(ReleaseOutcome::Partly { was_held: true })
-        } else {
-            // A renewal would count on what a node without an answer has, and install it where it never was.
-            Err(quorum.no_quorum(&reports))
+        if replies.len() < quorum.majority() {
+            return Err(quorum.no_quorum(&reports));
         }
+        Ok(match (replies.contains(&true), replies.len() == quorum.members.len()) {
+            (false, _) => ReleaseOutcome::Absent,
+            (true, true) => ReleaseOutcome::Removed,
+            (true, false) => ReleaseOutcome::Partly { was_held: true },
+        })
     }
 
     /// Clears every node, whether it may vote or not. An unreachable one does not delay the others.

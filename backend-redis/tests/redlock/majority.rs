@@ -60,27 +60,6 @@ async fn an_eviction_that_the_nodes_refuse_reports_each_reply() {
     quorum.drained().await;
 }
 
-/// The holder would renew at the node that the operator does not reach, and be installed at the one
-/// that had not voted.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_eviction_that_a_holder_may_survive_is_an_error() {
-    let quorum = TestQuorum::new(3, LONG).await;
-    let (near, far) = (quorum.lines().await, quorum.lines().await);
-    near.proxies[1].cut(Close::Reset, NewConnections::Refused).await.unwrap();
-    far.proxies[2].cut(Close::Reset, NewConnections::Refused).await.unwrap();
-    let (holder, operator) = (near.connect(LONG).await, far.connect(LONG).await);
-    let held = acquire(&holder, "lock").await;
-    quorum.held_everywhere("lock", &[1]).await;
-    let seen = operator.inspect("lock").await.unwrap();
-    let evict = async || operator.evict("lock", &seen.holders[0].id).await;
-    let error = soon("the eviction ends", evict()).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Unreachable);
-    far.proxies[2].heal().await.unwrap();
-    until("the operator is connected", async || evict().await.is_ok_and(|was_held| was_held)).await;
-    soon("the holder notices", held.lost()).await;
-    quorum.drained().await;
-}
-
 /// The counterpart of row 30: a release that reaches too few nodes is an error, not a silent success,
 /// and is completed when they are back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -89,8 +89,11 @@ impl Locks {
     /// `who` was gone already.
     ///
     /// # Errors
-    /// The store's; of a quorum also when the holder may keep the lock by nodes that did not answer.
-    /// Asking again is right once they do.
+    /// The store's.
+    ///
+    /// # On a quorum
+    /// `true` says that a majority does not have it any more. A holder whose grant the nodes that
+    /// answered had not all had may keep it by those that did not: ask again once they do.
     ///
     /// # Cancel safety
     /// If the future is dropped, the eviction may or may not have happened.

@@ -81,7 +81,7 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// Takes the lock, or the place in the queue, from `who` of a snapshot, for an operator.
     ///
     /// # Errors
-    /// Why the store gave no answer, or why `who` may have it still.
+    /// Why the store gave no answer.
     fn evict(
         &self,
         name: &LockName,
