@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use fencelock_testkit::deployments::{Kind, Wiring};
@@ -28,57 +30,61 @@ mod long {
     }
 }
 
-/// What a wrapper writes to, and what it waits for.
-enum Blocked {
-    /// Nobody reads its standard error, a pipe that is full.
-    Pipe(File),
-    /// Its terminal was stopped by Ctrl-S.
-    Terminal(OwnedFd, OwnedFd),
-    /// Its status goes to a file that takes nothing, as on a disk that hangs.
+/// What a wrapper writes to, and what it waits for once that takes nothing.
+enum Output {
+    /// Its standard error, which nobody reads.
+    Pipe { reader: File, writer: File },
+    /// Its terminal, which is stopped as by Ctrl-S.
+    Terminal { _keys: OwnedFd, screen: OwnedFd },
+    /// A status file on a disk that hangs.
     Status(File),
 }
 
-impl Blocked {
-    fn new(round: usize, here: &Scratch) -> (Blocked, Stdio) {
+impl Output {
+    fn new(round: usize, here: &Scratch) -> (Output, Stdio) {
+        // A file of its own, so that the wrapper's own one keeps its flags.
+        let nonblocking = |path: PathBuf| {
+            let flags = OFlags::NONBLOCK.bits().cast_signed();
+            File::options().read(true).write(true).custom_flags(flags).open(path).expect("it opens")
+        };
         if round.is_multiple_of(3) {
-            let (reader, full) = rustix::pipe::pipe().expect("a pipe");
-            let full = File::from(full);
-            fill(&full);
-            (Blocked::Pipe(File::from(reader)), full.into())
+            let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+            let own = nonblocking(format!("/proc/self/fd/{}", writer.as_raw_fd()).into());
+            (Output::Pipe { reader: reader.into(), writer: own }, writer.into())
         } else if round % 3 == 1 {
             let (keys, screen) = terminal();
-            tcflow(&screen, Action::OOff).expect("stopped");
             let out = screen.try_clone().expect("a copy");
-            (Blocked::Terminal(keys, screen), out.into())
+            (Output::Terminal { _keys: keys, screen }, out.into())
         } else {
             let (path, mode) = (here.path("status"), rustix::fs::Mode::RWXU);
             rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
                 .expect("a pipe");
-            // For reading too, so that it opens, and that nobody hangs up.
-            let pipe = File::options().read(true).write(true).open(&path).expect("it opens");
-            fill(&pipe);
-            (Blocked::Status(pipe), Stdio::null())
+            (Output::Status(nonblocking(path)), Stdio::null())
+        }
+    }
+
+    fn block(&self) {
+        match self {
+            Output::Terminal { screen, .. } => tcflow(screen, Action::OOff).expect("stopped"),
+            Output::Pipe { writer: pipe, .. } | Output::Status(pipe) => {
+                let mut pipe = pipe;
+                while pipe.write(&[b'.'; 4096]).is_ok() {}
+                while pipe.write(b".").is_ok() {}
+            }
         }
     }
 
     /// What was to be written can be.
-    fn end(self) {
+    fn unblock(self) {
         match self {
-            Blocked::Terminal(keys, screen) => {
-                tcflow(&screen, Action::OOn).expect("continued");
-                drop((keys, screen));
+            Output::Terminal { screen, .. } => tcflow(&screen, Action::OOn).expect("continued"),
+            Output::Status(pipe) => drop(pipe),
+            Output::Pipe { mut reader, writer } => {
+                drop(writer);
+                std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
             }
-            Blocked::Pipe(pipe) | Blocked::Status(pipe) => drop(pipe),
         }
     }
-}
-
-fn fill(mut pipe: &File) {
-    let flags = rustix::fs::fcntl_getfl(pipe).expect("flags");
-    rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK).expect("set");
-    while pipe.write(&[b'.'; 4096]).is_ok() {}
-    while pipe.write(b".").is_ok() {}
-    rustix::fs::fcntl_setfl(pipe, flags).expect("set");
 }
 
 async fn starts_on_its_lock(kind: Kind) {
@@ -88,23 +94,24 @@ async fn starts_on_its_lock(kind: Kind) {
     for round in 0..ROUNDS {
         let status = here.path("status");
         let _ = std::fs::remove_file(&status);
-        let (blocked, out) = Blocked::new(round, &here);
+        let (output, stderr) = Output::new(round, &here);
         let mut options = vec!["-v", "--url", &url];
         if kind != Kind::ZooKeeper {
             options.extend(["--ttl", "1s"]);
         }
-        if let Blocked::Status(_) = blocked {
+        if let Output::Status(_) = output {
             options.extend(["--status-json", "status"]);
         }
         let mut holder = here.hold(&["--url", &url], "n");
         let mut first = here.run(&[&options[..], &["n", "--", "sh", "-c", record]].concat());
-        let mut first = first.stdin(Stdio::null()).stderr(out).spawn().expect("it runs");
+        let mut first = first.stdin(Stdio::null()).stderr(stderr).spawn().expect("it runs");
         here.until_waiting(&url, "n", 1);
+        output.block();
         let mut next = here.start(&["--url", &url, "n", "--", "sh", "-c", record]);
         here.until_waiting(&url, "n", 2);
         holder.hang_up();
         assert_eq!((holder.code(), next.code()), (0, 0), "round {round}");
-        blocked.end();
+        output.unblock();
         let code = first.wait().expect("it ends").code();
         let log = std::fs::read_to_string(here.path("log")).expect("a log");
         let tokens: Vec<u64> = log.lines().map(|token| token.parse().expect("a token")).collect();
