@@ -13,10 +13,10 @@ use fencelock_core::{Error, ErrorKind, Result};
 use fencelock_net::{Bounded, Secured, tcp, tcp_to};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::join;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio::try_join;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::DbError;
 use tokio_postgres::types::Type;
@@ -102,8 +102,12 @@ impl ConnectOptions {
         })?;
         let end = end + probe + limit;
         // In one round trip.
-        let asking = async { try_join!(self.require(&session), self.require_newest(&session)) };
-        let (found, ()) = self.in_time(host, end, asking).await?;
+        let asking = async {
+            let (found, history) = join!(self.require(&session), self.history(&session));
+            Ok((found?, history))
+        };
+        let (found, history) = self.in_time(host, end, asking).await?;
+        self.require_newest(host, history)?;
         Ok(Reached { session, found, end, probe: Probe { channel, probed, limit: probe } })
     }
 
@@ -236,26 +240,39 @@ impl ConnectOptions {
         Found::read(row, 4)
     }
 
-    /// Passes over a primary that was replaced, and still takes writes: its timeline is older than that of a session
-    /// before. What does not tell its timeline is believed.
-    async fn require_newest(&self, session: &Session) -> Result<()> {
+    /// Which history of commits the server writes; `None` where it does not tell.
+    async fn history(&self, session: &Session) -> Option<History> {
         let sql = "SELECT system_identifier::pg_catalog.text, pg_catalog.\"left\"(\
                    pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) \
                    FROM pg_catalog.pg_control_system() WHERE NOT pg_catalog.pg_is_in_recovery()";
-        let Ok(rows) = session.client.query_typed(sql, &[]).await else { return Ok(()) };
-        let Some(row) = rows.first() else { return Ok(()) };
-        let now = History { system: read_setting(row, 0)?, timeline: read_setting(row, 1)? };
-        let before = self.newest.lock().clone().unwrap_or_else(|| now.clone());
-        let host = &session.host;
-        if before.system == now.system && before.timeline > now.timeline {
-            return Err(unreachable(format!(
-                "{host} is a primary that another one has replaced, and takes writes still; end it, or make it a standby"
-            )));
+        let rows = session.client.query_typed(sql, &[]).await.ok()?;
+        let row = rows.first()?;
+        Some(History { system: row.try_get(0).ok()?, timeline: row.try_get(1).ok()? })
+    }
+
+    /// Passes over a primary that was replaced, and still takes writes. A server that never told its history is
+    /// believed; one that told it is asked until it does again.
+    fn require_newest(&self, host: &Host, now: Option<History>) -> Result<()> {
+        let mut newest = self.newest.lock();
+        let Some(now) = now else {
+            return newest.as_ref().map_or(Ok(()), |_| {
+                Err(unreachable(format!("{host} does not tell its timeline now")))
+            });
+        };
+        let before = newest.replace(now.clone()).unwrap_or_else(|| now.clone());
+        if before.has_replaced(&now) {
+            let (old, new) = (now.timeline, &before.timeline);
+            let message = format!(
+                "{host} is on timeline {old}, and this process has been on {new} of the same system: if that primary \
+                 has replaced this one, end this one; if this one is right, as after a restore, restart the process"
+            );
+            *newest = Some(before);
+            return Err(unreachable(message));
         }
+        drop(newest);
         if before != now {
             program::call(|| tracing::info!(%host, ?before, ?now, "another primary"));
         }
-        *self.newest.lock() = Some(now);
         Ok(())
     }
 

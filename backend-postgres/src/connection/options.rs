@@ -45,6 +45,13 @@ pub(crate) struct History {
     pub(crate) timeline: String,
 }
 
+impl History {
+    /// Whether this one's primary was promoted after that of `other`.
+    pub(crate) fn has_replaced(&self, other: &History) -> bool {
+        self.system == other.system && self.timeline > other.timeline
+    }
+}
+
 /// Without the channel, on which owner tokens arrive.
 impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
