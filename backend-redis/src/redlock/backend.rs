@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 
 use super::node::member::Member;
 use super::node::pending_releases::{ReleaseKind, release_round};
-use super::node::quorum::Quorum;
+use super::node::quorum::{NodeReport, Quorum};
 use super::request::acquisition::RedlockAcquisition;
 use super::request::waiter_check;
 use crate::protocol::call::ScriptCall;
@@ -93,14 +93,17 @@ impl DistributedLock for QuorumStore {
             release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
         };
         let mut reports = quorum.unanswered();
-        let mut replies = Vec::new();
-        for _ in 0..EVICTION_TRIES {
+        let mut replies = quorum.replies(&mut reports, &release).await;
+        // Then a node without it may have removed it before.
+        let is_repeated = reports.iter().any(|report| matches!(report, NodeReport::NoAnswer));
+        for _ in 1..EVICTION_TRIES {
             replies.extend(quorum.replies(&mut reports, &release).await);
         }
         if replies.len() < quorum.majority() {
             return Err(quorum.no_quorum(&reports));
         }
-        Ok(match (replies.contains(&true), replies.len() == quorum.members.len()) {
+        let was_held = is_repeated || replies.contains(&true);
+        Ok(match (was_held, replies.len() == quorum.members.len()) {
             (false, _) => ReleaseOutcome::Absent,
             (true, true) => ReleaseOutcome::Removed,
             (true, false) => ReleaseOutcome::Partly { was_held: true },
