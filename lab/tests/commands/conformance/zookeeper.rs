@@ -1,6 +1,6 @@
 use fencelock_testkit::servers::TestZooKeeper;
 
-use super::run;
+use super::{leaves_nothing, run};
 
 /// How many nodes there are in the whole tree.
 async fn nodes(servers: &TestZooKeeper) -> usize {
@@ -25,4 +25,11 @@ async fn the_tree_of_zookeeper_is_as_before_with_the_root_or_without() {
     assert!(held.is_held());
     held.release().await.expect("it was still held");
     others.close().await.expect("closed");
+}
+
+#[tokio::test]
+async fn an_interrupted_run_leaves_nothing_in_zookeeper() {
+    let servers = TestZooKeeper::standalone().await.expect("a ZooKeeper server starts");
+    let url = format!("zk://{}/locks", servers.connect_string());
+    leaves_nothing(&url, async || nodes(&servers).await, |nodes| *nodes > 60).await;
 }
