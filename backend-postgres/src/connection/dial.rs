@@ -13,10 +13,10 @@ use fencelock_core::{Error, ErrorKind, Result};
 use fencelock_net::{Bounded, Secured, tcp, tcp_to};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::join;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio::try_join;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::DbError;
 use tokio_postgres::types::Type;
@@ -102,10 +102,8 @@ impl ConnectOptions {
         })?;
         let end = end + probe + limit;
         // In one round trip.
-        let asking = async {
-            let (found, history) = join!(self.require(&session), self.history(&session));
-            Ok((found?, history))
-        };
+        let history = async { Ok(self.history(&session).await) };
+        let asking = async { try_join!(self.require(&session), history) };
         let (found, history) = self.in_time(host, end, asking).await?;
         self.require_newest(host, history)?;
         Ok(Reached { session, found, end, probe: Probe { channel, probed, limit: probe } })
