@@ -80,7 +80,7 @@ async fn script_flush_is_not_noticed() {
         }
     };
     for _ in 0..2 {
-        scripts_flushed(&one, &other, ms(2000), flush).await;
+        scripts_flushed(&one, &other, ms(9000), flush).await;
     }
     quorum.drained().await;
 }
