@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use fencelock_core::backend::{CellWatches, ClaimRegistry, Credentials, Login};
 use fencelock_core::backend::{current_runtime, invalid, program, start_clock};
-use fencelock_core::sync::Mutex;
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
 use fencelock_core::{Locks, Result, Settings};
 use fencelock_net::{Timeouts, Tls};
@@ -13,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::batch::BatchingSession;
-use crate::connection::{ConnectOptions, Host, without_nul};
+use crate::connection::{ConnectOptions, Host, LastHistory, without_nul};
 use crate::notifications::Notifications;
 use crate::schema;
 use crate::server_info::ServerInfo;
@@ -305,7 +304,7 @@ impl PostgresStore {
             session_name: format!("fencelock_{:016x}", rand::random::<u64>()),
             timeouts: self.timeouts,
             runtime,
-            newest: Mutex::default(),
+            history: LastHistory::default(),
         }))
     }
 

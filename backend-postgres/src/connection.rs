@@ -3,11 +3,13 @@
 
 mod creation;
 mod dial;
+mod history;
 mod messages;
 pub(crate) mod options;
 mod session;
 mod supervised;
 
+pub(crate) use history::LastHistory;
 pub(crate) use options::{ConnectOptions, Host, without_nul};
 pub(crate) use session::Session;
 pub(crate) use supervised::{PushHandler, SupervisedSession};

@@ -137,6 +137,8 @@ mod tests {
             (&in_memory, false),
         ] {
             assert_eq!(info.is_durable(), is_durable, "{info:?}");
+            let says = info.dangers().join(" ").contains("still accepts writes");
+            assert_eq!(says, info.has_standbys, "{info:?}");
         }
         let careless = ServerInfo { fsync: false, ..safe };
         assert!(careless.dangers()[1].contains("fsync"));

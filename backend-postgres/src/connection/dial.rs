@@ -25,8 +25,9 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::creation::{Found, OF_SCHEMA};
+use super::history::History;
 use super::messages::Messages;
-use super::options::{ConnectOptions, History, Host, without_nul};
+use super::options::{ConnectOptions, Host, without_nul};
 use super::session::{Session, SessionState, patient};
 use super::supervised::PushHandler;
 use crate::error::{Remedy, meaning_of, no_login, read_setting, unreachable, words_of};
@@ -102,16 +103,17 @@ impl ConnectOptions {
         })?;
         let end = end + probe + limit;
         // In one round trip.
-        let history = async { Ok(self.history(&session).await) };
+        let history = async { Ok(History::of(&session.client).await) };
         let asking = async { try_join!(self.require(&session), history) };
         let (found, history) = self.in_time(host, end, asking).await?;
-        self.require_newest(host, history)?;
-        Ok(Reached { session, found, end, probe: Probe { channel, probed, limit: probe } })
+        self.history.require(host, history.as_ref())?;
+        let probe = Probe { channel, probed, limit: probe };
+        Ok(Reached { session, found, history, end, probe })
     }
 
     /// Makes the session ready for requests.
     async fn prepare(&self, reached: Reached) -> Result<Session> {
-        let Reached { mut session, found, end, probe } = reached;
+        let Reached { mut session, found, history, end, probe } = reached;
         let preparing = async {
             self.require_schema(&session, found).await?;
             self.warn_of_missing_rights(&session).await?;
@@ -128,6 +130,7 @@ impl ConnectOptions {
             Ok(None)
         };
         session.prepared = self.in_time(&session.host, end, Box::pin(preparing)).await?;
+        self.history.keep(&session.host, history.as_ref())?;
         Ok(session)
     }
 
@@ -236,42 +239,6 @@ impl ConnectOptions {
             }));
         }
         Found::read(row, 4)
-    }
-
-    /// Which history of commits the server writes; `None` where it does not tell.
-    async fn history(&self, session: &Session) -> Option<History> {
-        let sql = "SELECT system_identifier::pg_catalog.text, pg_catalog.\"left\"(\
-                   pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) \
-                   FROM pg_catalog.pg_control_system() WHERE NOT pg_catalog.pg_is_in_recovery()";
-        let rows = session.client.query_typed(sql, &[]).await.ok()?;
-        let row = rows.first()?;
-        Some(History { system: row.try_get(0).ok()?, timeline: row.try_get(1).ok()? })
-    }
-
-    /// Passes over a primary that was replaced, and still takes writes. A server that never told its history is
-    /// believed; one that told it is asked until it does again.
-    fn require_newest(&self, host: &Host, now: Option<History>) -> Result<()> {
-        let mut newest = self.newest.lock();
-        let Some(now) = now else {
-            return newest.as_ref().map_or(Ok(()), |_| {
-                Err(unreachable(format!("{host} does not tell its timeline now")))
-            });
-        };
-        let before = newest.replace(now.clone()).unwrap_or_else(|| now.clone());
-        if before.has_replaced(&now) {
-            let (old, new) = (now.timeline, &before.timeline);
-            let message = format!(
-                "{host} is on timeline {old}, and this process has been on {new} of the same system: if that primary \
-                 has replaced this one, end this one; if this one is right, as after a restore, restart the process"
-            );
-            *newest = Some(before);
-            return Err(unreachable(message));
-        }
-        drop(newest);
-        if before != now {
-            program::call(|| tracing::info!(%host, ?before, ?now, "another primary"));
-        }
-        Ok(())
     }
 
     /// Whether a notification from another session arrives at this one. It must not be used meanwhile: a pooler
@@ -421,6 +388,7 @@ struct Reached {
     session: Session,
     /// What its catalogue says of the schema.
     found: Found,
+    history: Option<History>,
     /// When it must be ready.
     end: Instant,
     probe: Probe,
@@ -541,9 +509,16 @@ mod tests {
         let handler: Arc<dyn PushHandler> = Arc::new(Nowhere);
         let mut reached = options.reach(&options.hosts[0], &handler, PATIENT_PROBE).await.unwrap();
         assert_eq!(reached.session.address, Some(server.addr()));
+        assert!(
+            reached.history.is_some()
+                && options.history.require(&reached.session.host, None).is_ok()
+        );
         // The name leads nowhere by now.
         reached.session.host = Host::Tcp("nowhere.invalid".to_owned(), 5432);
-        assert!(options.prepare(reached).await.unwrap().is_direct());
+        let session = options.prepare(reached).await.unwrap();
+        assert!(session.is_direct());
+        // Only now.
+        assert!(options.history.require(&session.host, None).is_err());
     }
 
     /// As in a container whose user is a number.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use fencelock_core::Result;
 use fencelock_core::backend::{Login, invalid};
-use fencelock_core::sync::Mutex;
 use fencelock_net::{Secured, Timeouts};
 use tokio::runtime::Handle;
 
+use super::history::LastHistory;
 use crate::statements::Statements;
 
 /// The settings of all connections of a store.
@@ -33,23 +33,7 @@ pub(crate) struct ConnectOptions {
     pub(crate) tls: Option<Secured>,
     pub(crate) timeouts: Timeouts,
     pub(crate) runtime: Handle,
-    /// Of the sessions before.
-    pub(crate) newest: Mutex<Option<History>>,
-}
-
-/// Which history of commits a primary writes: its system's identifier, and the timeline, in hexadecimal digits, which
-/// each promotion raises.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct History {
-    pub(crate) system: String,
-    pub(crate) timeline: String,
-}
-
-impl History {
-    /// Whether this one's primary was promoted after that of `other`.
-    pub(crate) fn has_replaced(&self, other: &History) -> bool {
-        self.system == other.system && self.timeline > other.timeline
-    }
+    pub(crate) history: LastHistory,
 }
 
 /// Without the channel, on which owner tokens arrive.
