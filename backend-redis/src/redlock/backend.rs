@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 
 use super::node::member::Member;
 use super::node::pending_releases::{ReleaseKind, release_round};
-use super::node::quorum::{NodeReport, Quorum};
+use super::node::quorum::Quorum;
 use super::request::acquisition::RedlockAcquisition;
 use super::request::waiter_check;
 use crate::protocol::call::ScriptCall;
@@ -20,8 +20,8 @@ use crate::protocol::script::SCRIPTS;
 use crate::protocol::snapshot::{self, LockContents};
 use crate::server::scratch::Leftovers;
 
-/// How often an eviction is asked of a node that is connected and does not answer in time.
-const EVICTION_TRIES: usize = 3;
+/// How many times `node_timeout` an eviction waits while less than a majority has answered.
+const EVICTION_PATIENCE: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct QuorumStore {
@@ -42,7 +42,7 @@ impl QuorumStore {
             let reply = member.batches.call(call).await?;
             snapshot::read(reply).ok_or_else(|| protocol_error("inspect"))
         };
-        self.quorum.ask(self.quorum.unanswered(), request).await
+        self.quorum.ask(self.quorum.unanswered(), 1, request).await
     }
 }
 
@@ -92,17 +92,8 @@ impl DistributedLock for QuorumStore {
         let release = async |member: &Member| {
             release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
         };
-        let mut reports = quorum.unanswered();
-        let mut replies = quorum.replies(&mut reports, &release).await;
-        // Then a node without it may have removed it before.
-        let is_repeated = reports.iter().any(|report| matches!(report, NodeReport::NoAnswer));
-        for _ in 1..EVICTION_TRIES {
-            replies.extend(quorum.replies(&mut reports, &release).await);
-        }
-        if replies.len() < quorum.majority() {
-            return Err(quorum.no_quorum(&reports));
-        }
-        let was_held = is_repeated || replies.contains(&true);
+        let replies = quorum.ask(quorum.unanswered(), EVICTION_PATIENCE, release).await?;
+        let was_held = replies.contains(&true);
         Ok(match (was_held, replies.len() == quorum.members.len()) {
             (false, _) => ReleaseOutcome::Absent,
             (true, true) => ReleaseOutcome::Removed,

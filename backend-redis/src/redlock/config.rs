@@ -296,24 +296,29 @@ impl RedlockStore {
         self.check()?;
         let profile = self.profile();
         profile.require_ttl(settings.default_ttl())?;
+        let client = ClientId::fresh(settings.key_prefix());
+        let (quorum, within) = self.quorum(&client)?;
+        await_quorum(&quorum, within).await?;
+        let store = QuorumStore { quorum: Arc::new(quorum), client, profile };
+        Locks::new(Arc::new(store), &self.redacted_url(), settings)
+    }
+
+    /// Begins to connect to the nodes; how long that may take.
+    fn quorum(&self, client: &ClientId) -> Result<(Quorum, Duration)> {
         let options = self.options()?;
         let clock = Arc::new(start_clock()?);
         let view = Arc::new(QuorumView::new(self.deployment(), self.clock_tolerance, clock));
-        let client = ClientId::fresh(settings.key_prefix());
         let members = self.nodes.iter().enumerate().map(|(index, host)| {
             let (host, client) = (host.clone(), client.clone());
             Arc::new(Member::start(index, host, &options, client, view.clone()))
         });
         let quorum = Quorum {
             members: members.collect(),
-            view,
             node_timeout: self.node_timeout,
             runtime: options.runtime.clone(),
+            view,
         };
-        let within = CONNECT_WITHIN.max(options.timeouts.connect + options.timeouts.answer);
-        await_quorum(&quorum, within).await?;
-        let store = QuorumStore { quorum: Arc::new(quorum), client, profile };
-        Locks::new(Arc::new(store), &self.redacted_url(), settings)
+        Ok((quorum, CONNECT_WITHIN.max(options.timeouts.connect + options.timeouts.answer)))
     }
 
     /// The store's name in errors and logs.
@@ -356,6 +361,8 @@ async fn await_quorum(quorum: &Quorum, within: Duration) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::sleep;
+
     use super::*;
 
     fn store(url: &str) -> Result<RedlockStore> {
@@ -396,6 +403,29 @@ mod tests {
             let error = store(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
             assert!(error.to_string().contains(says), "{url}: {error}");
+        }
+    }
+
+    /// A silent node costs one `node_timeout` where the others decide, and more only where it does.
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_is_awaited_only_while_it_can_decide() {
+        let store = store("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3").unwrap();
+        let (quorum, _) = store.quorum(&ClientId::fresh("")).unwrap();
+        let limit = quorum.node_timeout;
+        for (patience, second, replies, within) in [
+            (3, limit * 2, Some(2), limit * 2),
+            (3, limit / 2, Some(2), limit),
+            (3, limit * 4, None, limit * 3),
+            (1, limit * 2, None, limit),
+        ] {
+            let (asked, after) = (Instant::now(), [Duration::ZERO, second, limit * 9]);
+            let answer = async |member: &Member| {
+                sleep(after[usize::from(member.host.port) - 1]).await;
+                Ok(())
+            };
+            let seen = quorum.ask(quorum.unanswered(), patience, answer).await;
+            assert_eq!(seen.ok().map(|seen| seen.len()), replies);
+            assert_eq!(asked.elapsed().as_millis(), within.as_millis(), "{patience} {second:?}");
         }
     }
 }

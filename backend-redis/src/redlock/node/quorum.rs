@@ -173,25 +173,14 @@ impl Quorum {
         reports
     }
 
-    /// What the nodes without a report reply in time; an error when that is less than a majority.
+    /// What the nodes without a report reply in time, `patience` times as long while that is less than a majority:
+    /// then it is an error.
     pub(crate) async fn ask<'a, T, F>(
         &'a self,
         mut reports: Vec<NodeReport>,
+        patience: u32,
         request: impl Fn(&'a Member) -> F,
     ) -> Result<Vec<T>>
-    where
-        F: Future<Output = Result<T>> + Send,
-    {
-        let replies = self.replies(&mut reports, request).await;
-        if replies.len() >= self.majority() { Ok(replies) } else { Err(self.no_quorum(&reports)) }
-    }
-
-    /// What the nodes without a report reply in time. Those that do, or fail, have one then.
-    pub(crate) async fn replies<'a, T, F>(
-        &'a self,
-        reports: &mut [NodeReport],
-        request: impl Fn(&'a Member) -> F,
-    ) -> Vec<T>
     where
         F: Future<Output = Result<T>> + Send,
     {
@@ -201,9 +190,11 @@ impl Quorum {
                 fan_out.ask(node, request(member));
             }
         }
-        let deadline = Instant::now() + self.node_timeout;
-        let mut replies = Vec::new();
-        while let Some((node, reply)) = fan_out.next_by(deadline).await {
+        let (asked, mut replies) = (Instant::now(), Vec::new());
+        loop {
+            let is_decided = replies.len() >= self.majority();
+            let limit = self.node_timeout * if is_decided { 1 } else { patience };
+            let Some((node, reply)) = fan_out.next_by(asked + limit).await else { break };
             match reply {
                 Ok(reply) => {
                     self.members[node].record_reply(self.now());
@@ -214,7 +205,7 @@ impl Quorum {
             }
         }
         self.suspect_silent(&fan_out);
-        replies
+        if replies.len() >= self.majority() { Ok(replies) } else { Err(self.no_quorum(&reports)) }
     }
 
     /// Suspects the nodes that did not reply while others did.

@@ -31,7 +31,7 @@ pub(crate) async fn check(
         let reply = member.batches.call(call).await?;
         read_waiter_check(&reply).ok_or_else(|| protocol_error("check_waiters"))
     };
-    let replies = quorum.ask(reports, request).await?;
+    let replies = quorum.ask(reports, 1, request).await?;
     let missing = replies.iter().filter(|reply| reply.missing).count();
     // One waiter is enough to continue with what nodes had to leave undone.
     let unfinished = replies.iter().filter(|reply| reply.is_unfinished());
