@@ -1,6 +1,6 @@
 //! Holders that survive nodes that come back empty, and those that must not.
 
-use fencelock_core::LostReason;
+use fencelock_core::{ErrorKind, LostReason};
 use fencelock_redis::redlock::incarnation::KEY;
 use futures_util::future::join_all;
 
@@ -92,12 +92,22 @@ async fn a_node_that_follows_another_server_takes_no_lock_away() {
     let locks = quorum.direct(QUICK).await;
     let held = acquire(&locks, "lock").await;
     let reading = soon("a reader", locks.rw_lock("shared").read().acquire()).await.unwrap();
+    let left = acquire(&locks, "left").await;
     for (node, master) in quorum.nodes.iter().zip(&masters.nodes) {
+        redis_command(master, &["SET", &key("busy"), "x"]).await;
         redis_command(master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
         redis_command(master, &["SET", KEY, &record(node).await]).await;
         let port = master.port().to_string();
         redis_command(node, &["REPLICAOF", "127.0.0.1", &port]).await;
     }
+    until("they follow", async || {
+        join_all(quorum.nodes[..2].iter().map(|node| value(node, "busy"))).await == ["x", "x"]
+    })
+    .await;
+    let busy = locks.lock("busy");
+    let (busy, left) = tokio::join!(busy.try_acquire(), left.release());
+    assert_kind(&busy.expect_err("it may be free"), ErrorKind::Unreachable);
+    assert_kind(&left.expect_err("it may be held"), ErrorKind::Unreachable);
     for held in [held, reading] {
         assert_eq!(soon("the validity ends", held.lost()).await, LostReason::Expired);
     }

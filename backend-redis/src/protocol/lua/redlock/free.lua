@@ -22,6 +22,7 @@ if value == ME or value == ME .. '\n' then
   was_there = 1
 end
 if ARRIVAL == '' and not ARGV[4] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
+  --<writable.lua>
   return was_there
 end
 --<foreign.lua>

@@ -61,7 +61,12 @@ if is_free_for(me) then
   end
 end
 
-if WAITER ~= '' then enqueue(WAITER, ARGV[7]) else drop_empty_queue() end
+if WAITER ~= '' then
+  enqueue(WAITER, ARGV[7])
+else
+  --<writable.lua>
+  drop_empty_queue()
+end
 local whose = ''
 if held and held.group then
   whose = 'group'
