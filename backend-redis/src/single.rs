@@ -4,5 +4,6 @@ pub(crate) mod acquisition;
 pub(crate) mod backend;
 pub(crate) mod cells;
 pub(crate) mod config;
+mod last_server;
 pub(crate) mod notifications;
 mod store;

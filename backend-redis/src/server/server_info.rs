@@ -6,14 +6,13 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use fencelock_core::backend::words_of_server;
+use fencelock_core::backend::{program, words_of_server};
 use fencelock_core::{
     CellDurability, Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result,
     TokenOrder, Ttl,
 };
 use redis::Value;
 
-use crate::connection::SupervisedConnection;
 use crate::protocol::error::{explain, protocol_error};
 
 /// The oldest server that has the scripts' commands: `SET … KEEPTTL GET` came with 6.2.
@@ -23,36 +22,38 @@ const OLDEST: (u32, u32) = (6, 2);
 const EARLIEST_US: u64 = 1_000_000_000_000_000;
 
 /// The server's reply to `INFO`.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ServerInfo {
     facts: HashMap<String, String>,
 }
 
 impl ServerInfo {
-    /// Sends `INFO` over `connection`.
-    pub(crate) async fn of(connection: &SupervisedConnection, shown: &str) -> Result<ServerInfo> {
-        match connection.send(&redis::cmd("INFO")).await? {
+    /// What a server replied to `INFO`; empty where it does not tell, which is logged for the `first` connection.
+    pub(crate) fn told(reply: Value, shown: &str, is_first: bool) -> Result<ServerInfo> {
+        match reply.extract_error() {
             Ok(info @ (Value::BulkString(_) | Value::VerbatimString { .. })) => {
-                Ok(ServerInfo::read(&info))
+                return Ok(ServerInfo::read(&info));
             }
             // A server that replies OK to everything is not Redis, and would never grant a lock.
-            Ok(_) => Err(Error::new(ErrorKind::Refused, protocol_error("INFO").message())),
+            Ok(_) => return Err(Error::new(ErrorKind::Refused, protocol_error("INFO").message())),
             // The ACL may deny INFO and allow all that locks need.
-            Err(error) if error.code() == Some("NOPERM") => {
-                tracing::warn!(
-                    store = shown,
-                    error = %explain(&error),
-                    "cannot check this server, since the ACL denies INFO: it may forget its locks when it restarts, \
-                     evict them when its memory runs out, or be one of several masters; allow +info"
-                );
-                Ok(ServerInfo::default())
+            Err(error) if error.code() == Some("NOPERM") && is_first => {
+                program::call(|| {
+                    tracing::warn!(
+                        store = shown,
+                        error = %explain(&error),
+                        "cannot check this server, since the ACL denies INFO: it may forget its locks when it \
+                         restarts, evict them when its memory runs out, or be one of several masters; allow +info"
+                    );
+                });
             }
             // A server that is not ready yet reports that to the first acquisition.
             Err(error) => {
-                tracing::debug!(error = %explain(&error), "the server does not show its settings");
-                Ok(ServerInfo::default())
+                let error = explain(&error);
+                program::call(|| tracing::debug!(%error, "the server does not show its settings"));
             }
         }
+        Ok(ServerInfo::default())
     }
 
     /// Parses a reply to `INFO`.
@@ -71,7 +72,6 @@ impl ServerInfo {
     }
 
     /// The ID of this run of the server.
-    #[cfg(feature = "redlock")]
     pub(crate) fn run_id(&self) -> Option<&str> {
         self.fact("run_id")
     }

@@ -9,12 +9,12 @@ use fencelock_core::sync::Mutex;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Locks, Result, Settings};
 
+use super::last_server::LastServer;
 use super::notifications::Notifications;
 use super::store::Store;
 use crate::connection::access::{self, Access, AddressMap, PORT, database_in, hosts, hosts_of};
 use crate::connection::{ConnectOptions, Credentials, HostPort, Login, Subscription, Target, Tls};
 use crate::protocol::identity::ClientId;
-use crate::server::server_info::ServerInfo;
 use crate::server::topology::Server;
 
 /// A Redis store that is not yet connected.
@@ -227,17 +227,15 @@ impl RedisStore {
         // Before the first connection, which would panic on a runtime without I/O.
         let clock = start_clock()?;
         let client = ClientId::fresh(settings.key_prefix());
-        let notifications = Arc::new(Notifications::default());
+        let is_cluster = matches!(self.target, Target::Any(_));
+        let server = LastServer::new(shown.clone(), is_cluster);
+        let notifications = Arc::new(Notifications { server, ..Notifications::default() });
         let subscription =
             Subscription { channel: Some(client.clone()), handler: Some(notifications.clone()) };
-        let is_cluster = matches!(self.target, Target::Any(_));
         let failover = is_cluster || matches!(self.target, Target::Sentinels { .. });
         let server = Server::connect(&self.target, &options, subscription, self.replicas).await?;
-        let server_info = ServerInfo::of(server.any(), &shown).await?;
-        server_info.require(is_cluster)?;
         server.get_ready().await?;
-        server_info.warn(&shown);
-        let profile = server_info.profile(failover, self.replicas);
+        let profile = notifications.server.profile(failover, self.replicas);
         let replicas = self.replicas;
         let unconfirmed = Mutex::default();
         let store = Store { server, clock, client, notifications, profile, replicas, unconfirmed };

@@ -4,11 +4,13 @@ use async_trait::async_trait;
 use fencelock_core::Result;
 use fencelock_core::backend::program;
 use fencelock_core::backend::{CellWatches, ClaimRegistry};
-use redis::Value;
 use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, Value};
 use uuid::Uuid;
 
+use super::last_server::LastServer;
 use crate::connection::PushHandler;
+use crate::protocol::error::explain;
 
 /// Those whom pushes wake.
 #[derive(Debug, Default)]
@@ -19,19 +21,22 @@ pub(crate) struct Notifications {
     pub(super) watchers: ClaimRegistry<String>,
     /// Those who watch cells.
     pub(super) cells: CellWatches,
+    pub(super) server: LastServer,
 }
 
 #[async_trait]
 impl PushHandler for Notifications {
     async fn on_connect(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+        let mut commands = Pipeline::with_capacity(2);
         // OPTIN: only keys that are watched one by one. If the ACL denies it, foreign locks and cells
         // are only polled.
-        let mut tracking = redis::cmd("CLIENT");
-        tracking.arg("TRACKING").arg("ON").arg("OPTIN");
-        if let Err(error) = tracking.query_async::<()>(connection).await {
+        commands.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").cmd("INFO");
+        let replies = connection.send_packed_commands(&commands, 0, 2).await;
+        let mut replies = replies.map_err(explain)?.into_iter();
+        if let Some(Err(error)) = replies.next().map(Value::extract_error) {
             program::call(|| tracing::debug!(%error, "the server does not notify of changed keys"));
         }
-        Ok(())
+        self.server.meet(replies.next().unwrap_or(Value::Nil)).map(drop)
     }
 
     /// Wakes the claim that a push names: `owner token`. The token is for humans who monitor the
