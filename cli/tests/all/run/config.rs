@@ -196,4 +196,14 @@ async fn a_password_that_others_can_read_is_warned_of() {
     assert!(said.starts_with("fencelock: warning: all users of this machine can read"), "{said}");
     assert!(said.contains("chmod o-r ") && !said.contains("correcthorse"), "{said}");
     assert_eq!(run(&["--quiet"]), (0, String::new(), String::new()));
+    // The library's own file, and a server that cannot be checked.
+    server.command(&["ACL", "SETUSER", "default", "-info"]).await.expect("denied");
+    let file = here.path("password");
+    std::fs::write(&file, "correcthorse").expect("written");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o646)).expect("it is ours");
+    let url = format!("redis://{}?password_file={}", server.addr(), file.display());
+    let (code, _, said) = output(here.run(&["-v", "--url", &url, "job", "--", "true"]));
+    let once = ["read and change the secret in it", "cannot check this server"];
+    assert_eq!((code, once.map(|what| said.matches(what).count())), (0, [1, 1]), "{said}");
+    assert!(!said.contains("correcthorse"), "{said}");
 }
