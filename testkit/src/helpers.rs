@@ -46,6 +46,23 @@ pub async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
     until_within(PATIENCE, what, condition).await;
 }
 
+/// The final answer to one request of a store: the caller repeats what a busy disk or server has not answered, as
+/// the library does.
+///
+/// # Panics
+/// After [`PATIENCE`], and for an error that is final.
+pub async fn answer<T, F: Future<Output = Result<T>>>(request: impl Fn() -> F) -> T {
+    let asking = async {
+        loop {
+            match request().await {
+                Err(error) if error.is_retryable() => {}
+                answer => return answer.expect("an answer"),
+            }
+        }
+    };
+    soon("the store answers", asking).await
+}
+
 /// Connects, with retries for a busy machine that needs longer than one attempt may take.
 ///
 /// # Panics

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fencelock_testkit::deployments::{Kind, Wiring};
+use fencelock_testkit::helpers::answer;
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
@@ -103,12 +104,12 @@ async fn what_another_program_wrote_stays_and_is_said() {
         bytes: b"of another program".to_vec(),
     };
     let keep = fencelock::backend::Keep::Forever;
-    assert!(locks.swap_cell("theirs", None, Some(&content), keep).await.expect("an answer"));
+    assert!(answer(|| locks.swap_cell("theirs", None, Some(&content), keep)).await);
     let said = block_in_place(|| fencelock(&here, &["tidy", "--grace", "0s", "-u", &url]));
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.printed.starts_with("0 of 1 cells on "), "{said:?}");
     assert!(said.error.contains("\"theirs\"") && said.error.lines().count() == 1, "{said:?}");
-    assert_eq!(locks.read_cell("theirs").await.expect("an answer"), Some(content));
+    assert_eq!(answer(|| locks.read_cell("theirs")).await, Some(content));
 }
 
 #[test]
