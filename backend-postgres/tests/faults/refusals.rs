@@ -224,6 +224,10 @@ async fn nothing_runs_of_a_schema_that_a_stranger_has_made() {
     client.batch_execute(operator).await.unwrap();
     let error = try_connect(&urls[0]).await.unwrap_err();
     assert_refused(&error, "its operator = belongs to the role");
+    let table = "DROP OPERATOR fencelock.= (bytea, bytea); CREATE TABLE fencelock.x ()";
+    client.batch_execute(table).await.unwrap();
+    let error = try_connect(&urls[0]).await.unwrap_err();
+    assert_refused(&error, "its table x belongs to the role");
     assert_eq!(sql(&server, "SELECT by FROM public.ran").await, "");
 }
 

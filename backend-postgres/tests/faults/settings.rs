@@ -47,6 +47,7 @@ async fn settings_of_the_role_change_nothing() {
         "timezone = 'Asia/Kathmandu'",
         "standard_conforming_strings = off",
         "application_name = 'other'",
+        "fencelock.notified = 'yes'",
     ];
     for isolation in ["serializable", "repeatable read"] {
         let isolation = format!("default_transaction_isolation = '{isolation}'");

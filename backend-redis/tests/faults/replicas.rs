@@ -184,6 +184,10 @@ async fn nothing_is_believed_of_a_master_that_became_a_replica() {
         (direct(&server, "ttl=9s").await, direct(&server, "unreachable_after=2s").await);
     let held = [acquire(&locks, "kept").await];
     let reader = locks.rw_lock("read").read().acquire().await.unwrap();
+    let left = acquire(&other, "left").await;
+    let writer = other.rw_lock("write").write().acquire().await.unwrap();
+    assert!(other.cell("value").compare_and_set(None, *b"old").await.unwrap());
+    let read = other.cell("value").read().await.unwrap().unwrap();
     redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     // Not busy: it may be free at the new master.
     let error = soon("refused", other.lock("kept").try_acquire()).await.unwrap_err();
@@ -194,7 +198,17 @@ async fn nothing_is_believed_of_a_master_that_became_a_replica() {
     for key in ["kept", "read"] {
         redis_command(&server, &["RENAME", &format!("lock:{key}"), &format!("away:{key}")]).await;
     }
+    redis_command(&server, &["DEL", "lock:left", "lock:write", "{lock:value}:c"]).await;
     set(&server, "replica-read-only", "yes").await;
+    let cell = other.cell("value");
+    let (swap, downgrade, released) = tokio::join!(
+        cell.compare_and_set(Some(read.version()), *b"new"),
+        writer.downgrade(),
+        left.release()
+    );
+    for error in [swap.map(drop), downgrade, released] {
+        assert_kind(&error.expect_err("nothing is known"), ErrorKind::Unreachable);
+    }
     past_a_renewal(&locks, &held, ms(9000)).await;
     assert!(held[0].is_held() && reader.is_held());
     set(&server, "replica-read-only", "no").await;

@@ -239,6 +239,8 @@ async fn a_server_with_two_names_has_one_vote() {
         error_chain(&tried.expect_err("one server is no majority")).contains("are one server")
     })
     .await;
+    let error = soon("it ends", locks.inspect("lock")).await.unwrap_err();
+    assert!(error_chain(&error).contains("are one server"), "{error}");
     lines.proxies[1].lead_to(quorum.nodes[1].addr());
     lines.proxies[1].close_connections(Close::Reset).await;
     lines.heal().await;

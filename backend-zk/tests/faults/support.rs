@@ -12,7 +12,9 @@ pub(crate) use fencelock_testkit::helpers::*;
 use fencelock_testkit::proxy::{Direction, Proxy, framing};
 use fencelock_testkit::servers::{TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 use fencelock_zk::SCHEME;
-use fencelock_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, Stat};
+use fencelock_zk::zookeeper_client::{
+    Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, Permission, Stat,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinHandle;
@@ -360,4 +362,20 @@ pub(crate) enum Op {
 /// Whether the bytes of a request are of this operation.
 pub(crate) fn is(op: Op) -> impl Fn(&[u8]) -> bool + Send + 'static {
     move |bytes| bytes.get(8..12) == Some(&(op as i32).to_be_bytes()[..])
+}
+
+/// Nothing can be seen, changed, deleted or created at or below `node`.
+pub(crate) async fn no_right(client: &Client, node: &str) {
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let acl = [Acl::new(Permission::ALL, AuthId::anyone())];
+    for refused in [
+        client.list_children(node).await.map(drop),
+        client.get_data(node).await.map(drop),
+        client.set_data(node, b"", None).await.map(drop),
+        client.set_acl(node, &acl, None).await.map(drop),
+        client.create(&format!("{node}/a"), b"", &open).await.map(drop),
+        client.delete(node, None).await,
+    ] {
+        assert!(matches!(refused, Err(ZkError::NoAuth)), "{node}: {refused:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use fencelock_core::ErrorKind;
 #[cfg(feature = "sasl")]
 use fencelock_testkit::servers::ZooKeeperOptions;
-use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
+use fencelock_zk::zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use crate::support::*;
 
@@ -16,8 +16,19 @@ async fn the_locks_of_a_login_are_closed_to_others() {
     let same = connect(&testbed.url(&host, "auth=digest:me:hunter2&acl=creator")).await;
     let guard = acquire(&own, "one").await;
     assert!(is_busy(&same, "one").await);
-    // Other logins cannot even list it.
-    assert!(testbed.client.list_children(&format!("{}/one", testbed.root)).await.is_err());
+    // Other logins cannot even list it, nor change what they know of.
+    let node = format!("{}/one", testbed.root);
+    let log_in = async |login: &str| {
+        let connector = Client::connector().with_auth("digest", login.as_bytes());
+        connector.connect(&host).await.unwrap()
+    };
+    let claims = log_in("me:hunter2").await.list_children(&node).await.unwrap();
+    let (claim, you) = (format!("{node}/{}", claims[0]), log_in("you:hunter2").await);
+    for client in [&testbed.client, &you] {
+        no_right(client, &node).await;
+        no_right(client, &claim).await;
+    }
+    assert!(guard.is_held());
     for stranger in ["", "auth=digest:me:wrong", "auth=digest:you:hunter2"] {
         let stranger = try_connect(&testbed.url(&host, stranger)).await;
         let error = match stranger {
@@ -104,7 +115,8 @@ async fn a_login_by_sasl_owns_its_locks() {
     let login = "org.apache.zookeeper.server.auth.DigestLoginModule";
     std::io::Write::write_all(
         &mut jaas,
-        format!("Server {{ {login} required user_me=\"hunter2\"; }};").as_bytes(),
+        format!("Server {{ {login} required user_me=\"hunter2\" user_you=\"hunter3\"; }};")
+            .as_bytes(),
     )
     .unwrap();
     let servers = ZooKeeperOptions::new()
@@ -119,10 +131,16 @@ async fn a_login_by_sasl_owns_its_locks() {
     let same = connect(&testbed.url(&host, "auth=sasl-digest-md5:me:hunter2&acl=creator")).await;
     let guard = acquire(&own, "one").await;
     assert!(is_busy(&same, "one").await);
-    assert!(testbed.client.list_children(&format!("{}/one", testbed.root)).await.is_err());
+    no_right(&testbed.client, &format!("{}/one", testbed.root)).await;
+    let error = match try_connect(&testbed.url(&host, "auth=sasl-digest-md5:you:hunter3")).await {
+        Err(error) => error,
+        Ok(you) => soon("refused", you.lock("one").acquire()).await.unwrap_err(),
+    };
+    assert_kind(&error, ErrorKind::Refused);
+    assert!(guard.is_held() && error.to_string().contains("ACL"), "{error}");
     release(guard).await;
     release(acquire(&same, "one").await).await;
-    for wrong in ["me:wrong", "you:hunter3"] {
+    for wrong in ["me:wrong", "you:hunter2"] {
         let url = testbed.url(&host, &format!("auth=sasl-digest-md5:{wrong}"));
         let error = try_connect(&url).await.unwrap_err();
         assert_kind(&error, ErrorKind::Refused);

@@ -2,6 +2,8 @@
 //! granted the lock.
 
 use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -88,17 +90,39 @@ fn a_lock_taken_away_kills_at_once() {
     assert!(said.contains("taken or deleted"), "{said}");
 }
 
-/// Its messages and its status go to a socket that nobody reads. A pipe would be opened anew for the status, without
-/// waiting.
+/// A socket that nobody reads. A pipe would be opened anew for a status, without waiting.
+fn full() -> (UnixStream, OwnedFd) {
+    let (reader, mut full) = UnixStream::pair().expect("a socket");
+    full.set_nonblocking(true).expect("set");
+    while full.write(&[b'.'; 4096]).is_ok() {}
+    while full.write(b".").is_ok() {}
+    full.set_nonblocking(false).expect("set");
+    (reader, full.into())
+}
+
+/// The message that the lock was granted takes longer than the lock.
+#[test]
+fn nothing_starts_on_a_lock_that_is_over() {
+    let here = Scratch::new();
+    for (name, options) in [
+        ("run", &["-v", "job"][..]),
+        ("run", &["-v", "--on-lost", "kill", "job"]),
+        ("run", &["-v", "--on-lost", "continue", "job"]),
+        ("once", &["-v", "--per", "1d", "job"]),
+    ] {
+        let (_reader, full) = full();
+        let late = ["--hold-at-most", "40ms", "--", "touch", "late"];
+        let mut command = here.command(name, &[options, &late].concat());
+        let code = command.stderr(full).status().unwrap().code();
+        assert_eq!((code, here.path("late").exists()), (Some(79), false), "{name} {options:?}");
+    }
+}
+
+/// Its messages and its status go there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_standard_error_delays_no_start_no_renewal_and_no_signal() {
     let (here, server) = (Scratch::new(), redis().await);
-    let (_reader, mut full) = std::os::unix::net::UnixStream::pair().unwrap();
-    full.set_nonblocking(true).unwrap();
-    while full.write(&[b'.'; 4096]).is_ok() {}
-    while full.write(b".").is_ok() {}
-    full.set_nonblocking(false).unwrap();
-    let full = std::os::fd::OwnedFd::from(full);
+    let (_reader, full) = full();
     let url = server.url();
     let mut holder = here.hold(&["--url", &url], "job");
     let options = ["-v", "--ttl", "3s", "--status-json", "/dev/stderr", "--url", &url, "job", "--"];
