@@ -345,9 +345,9 @@ async fn reserved(lock: Lock) -> i64 {
 
 #[tokio::test]
 async fn the_url_s_hand_offs_are_for_what_can_have_them() {
-    let locks = connect(&[memory::SCHEME], "mem://?local_handoffs=8").await.unwrap();
+    let locks = connect(&[memory::SCHEME], "mem://?local_handoffs=1024").await.unwrap();
     let lock = || locks.lock("a");
-    assert_eq!(reserved(lock()).await, 8);
+    assert_eq!(reserved(lock()).await, 1024);
     assert_eq!(reserved(lock().local_handoffs(3)).await, 3, "its own number counts");
     assert_eq!(reserved(lock().local_handoffs(1)).await, 1);
     assert_eq!(reserved(lock().fixed_lease(SECOND)).await, 1);

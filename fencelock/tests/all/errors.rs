@@ -35,129 +35,98 @@ async fn error_of(url: &str) -> Error {
 async fn an_invalid_url_says_what_is_expected() {
     const EXPECTED: &str =
         "expected scheme://…, such as redis://HOST:6379 or file:///var/lib/locks";
-    const STORES: &str = "stores: redis://, redlock://, postgres://, zk://, file://, mem://";
+    let no_store = |scheme: &str| {
+        let stores = "stores: redis://, redlock://, postgres://, zk://, file://, mem://";
+        format!("no store for {scheme}; {stores}")
+    };
+    let zks = "no store for zks://; ZooKeeper with TLS is zk://HOST:PORT?tls_ca=FILE";
+    let given = |kind: &str| format!("invalid store URL: {EXPECTED}; {kind}");
     for (url, says) in [
-        ("", format!("connect: invalid argument: the store URL is empty: {EXPECTED}")),
-        ("redis", format!("connect: invalid argument: invalid store URL: {EXPECTED}")),
+        ("", format!("the store URL is empty: {EXPECTED}")),
+        ("redis", format!("invalid store URL: {EXPECTED}")),
         (
             "file:///var/lib/locks\n",
-            "connect: invalid argument: invalid store URL: white space at its beginning or end, such \
-             as the newline of the file that it was read from; remove it, or percent-encode it in a \
-             name"
+            "invalid store URL: white space at its beginning or end, such as the newline of the \
+             file that it was read from; remove it, or percent-encode it in a name"
                 .to_owned(),
         ),
-        ("http://h", format!("connect: invalid argument: no store for http://; {STORES}")),
-        ("etcd://h", format!("connect: invalid argument: no store for etcd://; {STORES}")),
-        ("consul://h", format!("connect: invalid argument: no store for consul://; {STORES}")),
-        (
-            "rdis://h",
-            format!("connect: invalid argument: no store for rdis:// (did you mean redis?); {STORES}"),
-        ),
-        (
-            "redi://localhost",
-            format!("connect: invalid argument: no store for redi:// (did you mean redis?); {STORES}"),
-        ),
+        ("http://h", no_store("http://")),
+        ("etcd://h", no_store("etcd://")),
+        ("consul://h", no_store("consul://")),
+        ("rdis://h", no_store("rdis:// (did you mean redis?)")),
+        ("redi://localhost", no_store("redi:// (did you mean redis?)")),
         (
             "redis:me:hunter2@h:6379",
-            "connect: invalid argument: invalid store URL: expected // after redis:, such as \
-             redis://127.0.0.1:6379/0"
-                .to_owned(),
+            "invalid store URL: expected // after redis:, such as redis://127.0.0.1:6379/0".into(),
         ),
-        (
-            "zks://h",
-            "connect: invalid argument: no store for zks://; ZooKeeper with TLS is \
-             zk://HOST:PORT?tls_ca=FILE"
-                .to_owned()
-                + NEEDS_ZK_TLS,
-        ),
-    ] {
-        assert_eq!(format!("{:?}", error_of(url).await), says, "{url}");
-    }
-    for (url, given) in [
-        ("localhost:6379", "a Redis server is given as redis://HOST:6379"),
-        ("redis:6379", "a Redis server is given as redis://HOST:6379"),
-        ("db1:5432", "a PostgreSQL server is given as postgres://USER@HOST:5432/DATABASE"),
-        ("zk1:2181", "a ZooKeeper server is given as zk://HOST:2181"),
-        ("sentinel1:26379", "a sentinel is given as redis+sentinel://HOST:26379/SERVICE"),
-        ("/var/lock", "a directory is given as file:///DIR"),
+        ("zks://h", zks.to_owned() + NEEDS_ZK_TLS),
+        ("localhost:6379", given("a Redis server is given as redis://HOST:6379")),
+        ("redis:6379", given("a Redis server is given as redis://HOST:6379")),
+        ("db1:5432", given("a PostgreSQL server is given as postgres://USER@HOST:5432/DATABASE")),
+        ("zk1:2181", given("a ZooKeeper server is given as zk://HOST:2181")),
+        ("sentinel1:26379", given("a sentinel is given as redis+sentinel://HOST:26379/SERVICE")),
+        ("/var/lock", given("a directory is given as file:///DIR")),
     ] {
         let error = format!("{:?}", error_of(url).await);
-        let says = format!("connect: invalid argument: invalid store URL: {EXPECTED}; {given}");
-        assert_eq!(error, says, "{url}");
+        assert_eq!(error, format!("connect: invalid argument: {says}"), "{url}");
     }
 }
 
 #[tokio::test]
 async fn an_invalid_part_of_a_url_says_what_is_expected() {
     for (url, says) in [
-        (
-            "redis://:hunter2@h?db=x",
-            "connect on redis://:***@h: invalid argument: parameter db: expected a whole number \
-             from 0 to 65535",
-        ),
+        ("redis://:hunter2@h?db=x", "parameter db: expected a whole number from 0 to 65535"),
         (
             "redis://:hunter2@h?db=99999",
-            "connect on redis://:***@h: invalid argument: parameter db=99999: expected a whole \
-             number from 0 to 65535",
+            "parameter db=99999: expected a whole number from 0 to 65535",
         ),
-        (
-            "redis://:hunter2@h:port",
-            "connect on redis://:***@***: invalid argument: invalid port of host 1 of the URL (not \
-             shown, since it may be a password): expected HOST:PORT with a number up to 65535, and \
-             USER:PASSWORD only before an @",
-        ),
-        (
-            "redis://",
-            "connect on redis://: invalid argument: missing host: expected HOST or HOST:PORT",
-        ),
-        (
-            "redis://:hunter2@h/one",
-            "connect on redis://:***@h/one: invalid argument: the path is not a database; expected \
-             a number, such as /0",
-        ),
+        ("redis://", "missing host: expected HOST or HOST:PORT"),
+        ("redis://:hunter2@h/one", "the path is not a database; expected a number, such as /0"),
         (
             "redis://:hunter2@h?ttl=5",
-            "connect on redis://:***@h: invalid argument: parameter ttl=5: expected a duration: a \
-             number with a unit, such as 500ms, 2s or 1m30s",
+            "parameter ttl=5: expected a duration: a number with a unit, such as 500ms, 2s or 1m30s",
         ),
         (
             "redis://:hunter2@h?ttl=1ms",
-            "connect on redis://:***@h: invalid argument: parameter ttl: TTL 1ms is out of range; \
-             expected 100ms to 1day",
+            "parameter ttl: TTL 1ms is out of range; expected 100ms to 1day",
         ),
-        (
-            "redis://:hunter2@h?ttl",
-            "connect on redis://:***@h: invalid argument: parameter \"ttl\" has no value; expected \
-             ttl=VALUE",
-        ),
+        ("redis://:hunter2@h?ttl", "parameter \"ttl\" has no value; expected ttl=VALUE"),
         (
             "redis://:hunter2@h?local_handoffs=0",
-            "connect on redis://:***@h: invalid argument: parameter local_handoffs: local_handoffs 0 is \
-             out of range; expected 1 to 1024",
+            "parameter local_handoffs: local_handoffs 0 is out of range; expected 1 to 1024",
         ),
         (
             "redis://:hunter2@h?metrics_by_lock=maybe",
-            "connect on redis://:***@h: invalid argument: parameter metrics_by_lock: expected true \
-             or false",
+            "parameter metrics_by_lock: expected true or false",
         ),
         (
-            "rediss://h?tls_ca=/nonexistent/ca.pem",
-            "connect on rediss://h: invalid argument: cannot read the certificate file \
-             /nonexistent/ca.pem: no such file or directory",
+            "rediss://h?tls_ca=/none/ca.pem",
+            "cannot read the certificate file /none/ca.pem: no such file or directory",
         ),
         (
-            "redis://h?password_file=/nonexistent/password",
-            "connect on redis://h: invalid argument: the password file /nonexistent/password cannot \
-             be read: no such file or directory",
+            "redis://h?password_file=/none/password",
+            "the password file /none/password cannot be read: no such file or directory",
+        ),
+    ] {
+        let error = format!("{:?}", error_of(url).await);
+        let shown = url.split('?').next().unwrap_or_default().replace("hunter2", "***");
+        assert_eq!(error, format!("connect on {shown}: invalid argument: {says}"), "{url}");
+    }
+    for (url, says) in [
+        (
+            "redis://:hunter2@h:port",
+            "redis://:***@***: invalid argument: invalid port of host 1 of the URL (not shown, since \
+             it may be a password): expected HOST:PORT with a number up to 65535, and USER:PASSWORD \
+             only before an @",
         ),
         (
             "file:///nonexistent/jobs/locks",
-            "connect on file:///nonexistent/jobs/locks: refused by the store: cannot open the \
-             directory /nonexistent/jobs/locks: no such file or directory; create the directory, or \
-             use another file:///DIR",
+            "file:///nonexistent/jobs/locks: refused by the store: cannot open the directory \
+             /nonexistent/jobs/locks: no such file or directory; create the directory, or use \
+             another file:///DIR",
         ),
     ] {
-        assert_eq!(format!("{:?}", error_of(url).await), says, "{url}");
+        assert_eq!(format!("{:?}", error_of(url).await), format!("connect on {says}"), "{url}");
     }
 }
 
@@ -208,26 +177,24 @@ async fn a_server_of_another_kind_is_recognized() {
     let secure = RedisOptions::new().tls().start().await.expect("a redis-server starts");
     let ensemble = TestZooKeeper::standalone().await.expect("a ZooKeeper starts");
     let (redis, tls, zookeeper) = (plain.addr(), secure.addr(), ensemble.connect_string());
+    let refused = "refused by the store";
     for (url, kind, says) in [
         (
             format!("rediss://{redis}"),
             ErrorKind::Refused,
             format!(
-                "refused by the store: the Redis server at {redis} does not speak TLS on this \
-                 port: use redis://"
+                "{refused}: the Redis server at {redis} does not speak TLS on this port: use redis://"
             ),
         ),
         (
             format!("redis://{tls}"),
             ErrorKind::Refused,
-            format!("refused by the store: {tls} speaks TLS; use rediss://"),
+            format!("{refused}: {tls} speaks TLS; use rediss://"),
         ),
         (
             format!("redis://{zookeeper}"),
             ErrorKind::Refused,
-            format!(
-                "refused by the store: {zookeeper} is a ZooKeeper server; use zk://{zookeeper}"
-            ),
+            format!("{refused}: {zookeeper} is a ZooKeeper server; use zk://{zookeeper}"),
         ),
         (
             format!("zk://{redis}"),
