@@ -65,17 +65,6 @@ async fn only_what_is_over_is_found_and_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cell_that_was_written_anew_meanwhile_stays() {
-    let store = expired().await;
-    let locks = store.locks();
-    let cell = first(&locks).await;
-    let latch = locks.latch("a", 2);
-    assert_eq!(latch.count_down_as("worker").await.unwrap(), 1);
-    assert!(!locks.remove_expired(&cell).await.unwrap());
-    assert_eq!(latch.remaining().await.unwrap(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_removal_whose_reply_is_lost_is_one() {
     let store = expired().await;
     let locks = store.locks();

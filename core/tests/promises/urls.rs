@@ -127,12 +127,3 @@ async fn connecting_shows_no_password_either() {
         }
     }
 }
-
-#[test]
-fn a_parameter_is_given_once_however_it_is_encoded() {
-    for url in ["mem://?ttl=1s&ttl=2s", "mem://?ttl=1s&tt%6c=2s", "mem://?%74tl=1s&ttl=2s"] {
-        let error = StoreUrl::parse(url).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.to_string().contains("\"ttl\" is given twice"), "{error}");
-    }
-}
