@@ -158,24 +158,6 @@ async fn a_clean_up_of_a_lease_ends_after_the_lease() {
     assert!(went_on >= bound && went_on <= bound + SECOND, "went on for {went_on:?}");
 }
 
-#[test]
-fn a_guard_dropped_on_a_thread_without_a_runtime_is_released() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_time()
-        .build()
-        .unwrap();
-    let (store, guard) = runtime.block_on(async {
-        let store = Scripted::leases();
-        let guard = store.locks().lock("a").acquire().await.unwrap();
-        (store, guard)
-    });
-    std::thread::spawn(move || drop(guard)).join().unwrap();
-    runtime.block_on(async {
-        timeout(10 * SECOND, store.until(1, is_release)).await.unwrap();
-    });
-}
-
 /// Acquires on a runtime that ends at once; what is left of it is on no runtime.
 fn outlived() -> (Arc<Scripted>, fencelock_core::Locks, Guard) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
