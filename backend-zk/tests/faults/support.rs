@@ -353,7 +353,6 @@ pub(crate) async fn transport(servers: &str) -> Client {
 /// The operation of a request, by its number in the protocol.
 #[derive(Clone, Copy)]
 pub(crate) enum Op {
-    Delete = 2,
     GetData = 4,
     Multi = 14,
     Create = 15,
