@@ -167,21 +167,3 @@ async fn a_claim_that_never_gets_the_contended_latch_finds_the_lock_busy() {
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     until_empty(dir.path()).await;
 }
-
-/// Fault 46: file
-#[tokio::test]
-async fn a_store_whose_runtime_ended_leaves_nothing_held() {
-    let dir = directory();
-    let path = dir.path().to_owned();
-    let guard = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(async { connect(&path).await.lock("x").acquire().await.unwrap() })
-    });
-    let guard = guard.join().unwrap();
-    assert!(!guard.is_held());
-    drop(guard);
-    let locks = connect(dir.path()).await;
-    let next = locks.lock("x").acquire().await.unwrap();
-    next.release().await.unwrap();
-    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
-}

@@ -40,7 +40,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_killed_process_releases_its_permits", PERMITS, |c| Box::pin(permits(c))),
     // Fault 2
     behaviour(GROUP, "a_briefly_stopped_holder_keeps_its_lock", NEEDS, |c| Box::pin(nap(c))),
-    // Fault 3
+    // Faults 3, 6
     behaviour(GROUP, "a_long_stopped_holder_never_overlaps_another", NEEDS, |c| {
         Box::pin(stopped(c))
     }),
