@@ -1,16 +1,10 @@
 //! Faults of connections and servers that are the same for several stores. A test chooses the clients: `near`
 //! connects directly, `far` through the proxy.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fencelock_conformance::checker::{Rules, assert_clean};
-use fencelock_conformance::history::Worker;
-use fencelock_conformance::{How, ProtectedRegister};
 use fencelock_core::{ErrorKind, Locks};
-use futures_util::future::join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::helpers::*;
 use crate::proxy::{AfterDrop, Close, Direction, DropReply, NewConnections, Proxy};
@@ -107,55 +101,6 @@ pub async fn released_while_down(
     assert!(late[3] < bound, "granted so late after reconnecting: {late:?}, not within {bound:?}");
     until_renewed(far, &kept, ttl).await;
     release(kept).await;
-}
-
-/// A connection that is reset again and again only slows things down. Some of `clients` use the proxy. It is
-/// broken after some grants and not after some time, in which a busy machine may not even connect.
-///
-/// # Panics
-/// When two hold at once, or the work does not end.
-pub async fn flapping(proxy: &Proxy, clients: &[Locks]) {
-    const GRANTS: usize = 30;
-    const CUTS: usize = 5;
-    let granted = AtomicUsize::new(0);
-    let is_over = AtomicBool::new(false);
-    let register = Arc::new(ProtectedRegister::checking());
-    let work = async |locks: Locks, register: Arc<ProtectedRegister>| {
-        let mut worker = Worker::new();
-        let mut grants = 0;
-        while grants < GRANTS || !is_over.load(Ordering::Relaxed) {
-            let (guard, claim) =
-                worker.acquire(&locks, "one", How::Exclusive).await.expect("granted");
-            register.write(guard.fencing_token().get(), grants as u64);
-            sleep(ms(5)).await;
-            // The history has the result.
-            let _ = worker.release(guard, &claim).await;
-            grants += 1;
-            granted.fetch_add(1, Ordering::Relaxed);
-        }
-        worker.into_events()
-    };
-    let flapping = async {
-        for _ in 0..CUTS {
-            let before = (granted.load(Ordering::Relaxed), proxy.stats().accepted);
-            until("grants over a new connection", async || {
-                let stats = proxy.stats();
-                granted.load(Ordering::Relaxed) >= before.0 + GRANTS / 2 && stats.open > 0
-            })
-            .await;
-            proxy.cut(Close::Reset, NewConnections::Closed).await.expect("the connections are cut");
-            sleep(ms(300)).await;
-            proxy.heal().await.expect("the proxy heals");
-            soon("a client reconnects", proxy.accepted(before.1 + 1)).await;
-        }
-        is_over.store(true, Ordering::Relaxed);
-    };
-    let workers = clients.iter().cycle().take(6).cloned();
-    let workers = workers.map(|locks| work(locks, register.clone()));
-    let (events, ()) = tokio::join!(join_all(workers), flapping);
-    let events = events.into_iter().flatten().collect();
-    assert_clean(events, Rules::default());
-    assert_eq!(register.stale_writes(), 0);
 }
 
 /// Bytes that are not an answer make the client reconnect.

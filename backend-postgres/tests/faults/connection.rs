@@ -130,20 +130,6 @@ async fn a_release_while_the_connection_was_down_is_noticed_at_once_afterwards()
     drained(&testbed.server).await;
 }
 
-/// Row 16.
-/// Fault 16: postgres
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
-    let testbed = Testbed::start().await;
-    let clients = [
-        testbed.through_proxy("ttl=15s").await,
-        testbed.through_proxy("ttl=15s").await,
-        testbed.direct("").await,
-    ];
-    scenes::flapping(&testbed.proxy, &clients).await;
-    drained(&testbed.server).await;
-}
-
 /// Row 15.
 /// Fault 15: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -39,20 +39,6 @@ async fn a_release_while_the_subscription_was_down_is_noticed_at_once_afterwards
     drained(&testbed.server).await;
 }
 
-/// Row 16.
-/// Fault 16: redis
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_flapping_connection_only_slows_things_down_and_leaves_no_orphans() {
-    let testbed = Testbed::start().await;
-    let clients = [
-        testbed.through_proxy("ttl=5s").await,
-        testbed.through_proxy("ttl=5s").await,
-        testbed.direct("").await,
-    ];
-    scenes::flapping(&testbed.proxy, &clients).await;
-    drained(&testbed.server).await;
-}
-
 /// Row 15: replies that are truncated or have bits flipped.
 /// Fault 15: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
