@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Locks};
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::helpers::*;
@@ -174,6 +175,29 @@ pub async fn jumping_clock(
         last = tokens.last().copied();
         drained().await;
     }
+}
+
+/// Holders that are cut off, on servers whose clocks run fast, do not believe in their leases for too long: they are
+/// lost before the next is granted.
+///
+/// # Panics
+/// When one still believes in its lease, or a waiter is not granted.
+pub async fn held_on_fast_clocks(near: &Locks, far: &Locks, cut_off: impl FnOnce()) {
+    let hold = async |name: &'static str| {
+        let lock = far.lock(name).ttl(ms(2500));
+        let held = soon("acquired", lock.acquire()).await.expect("acquired");
+        let waiter = spawn_waiter(near, name);
+        until_queued(near, name, 1).await;
+        (held, waiter)
+    };
+    let held = join_all(["one", "two", "three"].map(hold)).await;
+    cut_off();
+    join_all(held.into_iter().map(async |(held, waiter)| {
+        let next = until_granted(waiter).await;
+        assert!(!held.is_held(), "held {:?} too long", held.remaining());
+        release(next).await;
+    }))
+    .await;
 }
 
 /// A frozen server: holders are lost in time, and it works again afterwards. The TTL is a second.

@@ -87,23 +87,16 @@ async fn after_a_jump_ahead_two_believe_and_one_of_them_can_write() {
 async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts() {
     let Skewed { server, clock } = Skewed::start().await;
     let testbed = Testbed::of(server).await;
-    let scene = async {
-        for _ in 0..3 {
-            // On connections of their own, since a reset heals the other one.
-            let (near, far) =
-                (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=2500ms").await);
-            let held = acquire(&far, "lock").await;
-            let waiter = spawn_waiter(&near, "lock");
-            until_queued(&near, "lock", 1).await;
-            testbed.proxy.black_hole(Direction::ToServer);
-            testbed.proxy.black_hole(Direction::ToClient);
-            let next = until_granted(waiter).await;
-            assert!(!held.is_held(), "held {:?} too long", held.remaining());
-            release(next).await;
-            testbed.proxy.heal().await.unwrap();
-        }
+    let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=2500ms").await);
+    let scene = scenes::held_on_fast_clocks(&near, &far, || {
+        testbed.proxy.black_hole(Direction::ToServer);
+        testbed.proxy.black_hole(Direction::ToClient);
+    });
+    let shown = async || {
+        testbed.proxy.heal().await.unwrap();
+        vec![time_us(&testbed.server).await]
     };
-    one_percent_fast(&[clock], scene, async || vec![time_us(&testbed.server).await]).await;
+    one_percent_fast(&[clock], scene, shown).await;
     drained(&testbed.server).await;
 }
 

@@ -6,7 +6,6 @@ use fencelock_testkit::proxy::{Direction, Proxy, framing};
 use fencelock_testkit::scenes;
 use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
 
-use crate::shared::held_on_fast_clocks;
 use crate::support::*;
 
 /// A server, and the control of its clock.
@@ -77,7 +76,7 @@ async fn a_clock_that_runs_one_percent_fast_ends_no_lease_that_its_holder_trusts
     let testbed =
         Testbed { proxy: Proxy::framed(server.addr(), framing::resp).await.unwrap(), server };
     let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=2500ms").await);
-    let scene = held_on_fast_clocks(&near, &far, || {
+    let scene = scenes::held_on_fast_clocks(&near, &far, || {
         testbed.proxy.black_hole(Direction::ToServer);
         testbed.proxy.black_hole(Direction::ToClient);
     });

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use fencelock_core::Locks;
 use fencelock_testkit::servers::TestRedis;
-use futures_util::future::join_all;
 
 use crate::support::*;
 
@@ -29,25 +28,6 @@ pub(crate) async fn scripts_flushed(
     release(guard).await;
     flush().await;
     release(until_granted(waiter).await).await;
-}
-
-/// Row 35: holders that are cut off, on clocks that run fast, do not believe in their leases for too long.
-pub(crate) async fn held_on_fast_clocks(near: &Locks, far: &Locks, cut_off: impl FnOnce()) {
-    let hold = async |name: &'static str| {
-        let held =
-            soon("acquired", far.lock(name).ttl(ms(2500)).acquire()).await.expect("acquired");
-        let waiter = spawn_waiter(near, name);
-        until_queued(near, name, 1).await;
-        (held, waiter)
-    };
-    let held = join_all(["one", "two", "three"].map(hold)).await;
-    cut_off();
-    join_all(held.into_iter().map(async |(held, waiter)| {
-        let next = until_granted(waiter).await;
-        assert!(!held.is_held(), "held {:?} too long", held.remaining());
-        release(next).await;
-    }))
-    .await;
 }
 
 /// A live holder renews its lock, whatever expiry its keys were given meanwhile.

@@ -3,10 +3,10 @@
 use fencelock_core::{ErrorKind, FencingToken};
 use fencelock_testkit::clocks::one_percent_fast;
 use fencelock_testkit::proxy::{Close, Proxy};
+use fencelock_testkit::scenes;
 use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
 use futures_util::future::join_all;
 
-use crate::shared::held_on_fast_clocks;
 use crate::support::*;
 
 /// Three nodes, each with its own clock.
@@ -129,7 +129,7 @@ async fn clocks_that_run_a_hundredth_too_fast_free_no_held_lock() {
     let (quorum, clocks) = skewed(LONG).await;
     let (near, lines) = (quorum.direct(LONG).await, quorum.lines().await);
     let far = lines.connect(LONG).await;
-    let scene = held_on_fast_clocks(&near, &far, || lines.lose(&[0, 1, 2]));
+    let scene = scenes::held_on_fast_clocks(&near, &far, || lines.lose(&[0, 1, 2]));
     let shown = async || {
         lines.heal().await;
         join_all(quorum.nodes.iter().map(time_us)).await
