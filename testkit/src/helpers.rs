@@ -13,6 +13,7 @@ use fencelock_conformance::waiting::{
 };
 pub use fencelock_conformance::waiting::{assert_kind, within};
 use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result};
+use futures_util::future::join_all;
 use rustix::process::Pid;
 use tokio::time::sleep;
 
@@ -225,6 +226,20 @@ pub async fn in_turns(waiters: impl IntoIterator<Item = Waiter>) -> Vec<FencingT
         tokens.push(token);
     }
     tokens
+}
+
+/// Cancels every other waiter, and drops what the rest is granted.
+///
+/// # Panics
+/// When one of the rest is not granted.
+pub async fn cancel_every_other(waiters: Vec<Waiter>) {
+    waiters.iter().skip(1).step_by(2).for_each(Waiter::abort);
+    for (n, granted) in join_all(waiters).await.into_iter().enumerate() {
+        match granted {
+            Ok(guard) => drop(guard.expect("granted")),
+            Err(gone) => assert!(gone.is_cancelled() && n % 2 == 1, "{gone}"),
+        }
+    }
 }
 
 /// Waits in vain, in short waits, until the error has the reason: on a busy machine one such wait may

@@ -74,13 +74,7 @@ async fn cancelled_attempts_of_a_batch_leave_nothing() {
             (0..CLAIMS).map(|n| spawn_waiter(&locks, &format!("lock-{n}"))).collect();
         // From before the first request to after the last reply.
         tokio::time::sleep(delay * round / 4).await;
-        acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
-        for (n, acquired) in join_all(acquiring).await.into_iter().enumerate() {
-            match acquired {
-                Ok(guard) => drop(guard.unwrap()),
-                Err(gone) => assert!(gone.is_cancelled() && n % 2 == 1),
-            }
-        }
+        cancel_every_other(acquiring).await;
     }
     testbed.proxy.heal().await.unwrap();
     drained(&testbed.server).await;

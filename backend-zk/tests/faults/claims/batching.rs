@@ -3,7 +3,6 @@
 use fencelock_core::{ErrorKind, Guard, Locks, Result};
 use fencelock_testkit::proxy::Direction;
 use futures_util::future::join_all;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -87,13 +86,7 @@ async fn claims_cancelled_in_a_batch_leave_nothing() {
             (0..CLAIMS).map(|n| spawn_waiter(&locks, &format!("lock-{n}"))).collect();
         // From before the first is sent to after the last is answered.
         tokio::time::sleep(delay * round).await;
-        acquiring.iter().skip(1).step_by(2).for_each(JoinHandle::abort);
-        for (n, acquired) in join_all(acquiring).await.into_iter().enumerate() {
-            match acquired {
-                Ok(guard) => drop(guard.unwrap()),
-                Err(gone) => assert!(gone.is_cancelled() && n % 2 == 1),
-            }
-        }
+        cancel_every_other(acquiring).await;
     }
     testbed.proxy.heal().await.unwrap();
     all_drained(&testbed).await;
