@@ -222,40 +222,6 @@ async fn a_released_round_is_never_requested_again() {
     quorum.drained().await;
 }
 
-/// A's release arrives when its lock has expired and B has it.
-///
-/// Kept by `free.lua`: `if value == ME …`.
-/// Fault 8: redlock
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_release_does_not_free_a_successor() {
-    let quorum = TestQuorum::new(3, LONG).await;
-    let (lines, other) = (quorum.lines().await, quorum.direct(LONG).await);
-    let one = lines.connect(LONG).await;
-    let held = one.lock("lock").ttl(ms(800)).acquire().await.unwrap();
-    lines.lose(&[A, B, C]);
-    let next = acquire(&other, "lock").await;
-    assert!(!held.is_held(), "two hold at once");
-    quorum.held_everywhere("lock", &[]).await;
-    let theirs = quorum.values("lock").await;
-    drop(held);
-    lines.heal().await;
-    // Its releases have arrived once a later request has, on each connection.
-    for _ in 0..3 {
-        release(acquire(&one, "later").await).await;
-    }
-    assert!(is_busy(&one, "lock").await);
-    let free = script("free");
-    for node in &quorum.nodes {
-        let keys = ["3", "lock:lock", "{lock:lock}:q", "{lock:lock}:f"];
-        let identity = round(ME, 1);
-        let late = [&["EVAL", free][..], &keys, &[&identity, "", ""]].concat();
-        assert_eq!(redis_command(node, &late).await, "0");
-    }
-    assert_eq!(quorum.values("lock").await, theirs, "a late release took it away");
-    release(next).await;
-    quorum.drained().await;
-}
-
 /// This machine's clock, which is also the nodes'.
 fn now_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

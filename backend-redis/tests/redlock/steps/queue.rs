@@ -9,6 +9,17 @@ fn push(process: &str, message: &str) -> (String, String) {
     (process.to_owned(), message.to_owned())
 }
 
+/// A node whose lock `ME` has exclusively, and for which these wait: they came at 10, 20, and so on.
+fn held_before(waiters: &[&str]) -> Node {
+    let mut node = Node::start();
+    node.vote(&round(ME, 1), 1600);
+    for (n, waiter) in (1..).zip(waiters) {
+        let mode = if waiter.starts_with('x') { Mode::Exclusive } else { Mode::Shared };
+        node.wait(waiter, mode, 10 * n);
+    }
+    node
+}
+
 #[test]
 fn a_free_lock_is_granted_to_the_first_in_the_queue() {
     let mut node = Node::start();
@@ -35,12 +46,7 @@ fn a_free_lock_is_granted_to_the_first_in_the_queue() {
 
 #[test]
 fn readers_overtake_only_readers() {
-    let mut node = Node::start();
-    node.vote(&round(ME, 1), 1600);
-    node.wait(READER, Mode::Shared, 10);
-    node.wait(SECOND_READER, Mode::Shared, 20);
-    node.wait(OTHER, Mode::Exclusive, 30);
-    node.wait(THIRD_READER, Mode::Shared, 40);
+    let mut node = held_before(&[READER, SECOND_READER, OTHER, THIRD_READER]);
     node.free(&round(ME, 1));
     node.pushes();
     let ask = |node: &mut Node, reader: &str, arrival| {
@@ -60,10 +66,7 @@ fn readers_overtake_only_readers() {
 
 #[test]
 fn a_release_notifies_exactly_the_waiters_whose_turn_it_is() {
-    let mut node = Node::start();
-    node.vote(&round(ME, 1), 1600);
-    node.wait(OTHER, Mode::Exclusive, 10);
-    node.wait(THIRD, Mode::Exclusive, 20);
+    let mut node = held_before(&[OTHER, THIRD]);
     assert_eq!(node.pushes(), [], "it is held");
     node.free(&round(ME, 1));
     assert_eq!(node.pushes(), [push("p2", "bb")]);
@@ -103,10 +106,7 @@ fn a_claim_that_rolls_back_stays_in_the_queue() {
 
 #[test]
 fn the_waiters_of_a_dead_process_are_passed_over() {
-    let mut node = Node::start();
-    node.vote(&round(ME, 1), 1600);
-    node.wait(OTHER, Mode::Exclusive, 10);
-    node.wait(THIRD, Mode::Exclusive, 20);
+    let mut node = held_before(&[OTHER, THIRD]);
     // Client p2 has not checked for too long.
     node.call(&["ZADD", "{lock}:q", "1", "@p2"]);
     node.free(&round(ME, 1));
@@ -194,11 +194,7 @@ fn readers_are_notified_once_regardless_of_their_number() {
 /// returns its own.
 #[test]
 fn all_readers_are_notified_of_an_expired_lease() {
-    let mut node = Node::start();
-    node.vote(&round(ME, 1), 1600);
-    node.wait(READER, Mode::Shared, 10);
-    node.wait(THIRD_READER, Mode::Shared, 20);
-    node.wait(SECOND_READER, Mode::Shared, 30);
+    let mut node = held_before(&[READER, THIRD_READER, SECOND_READER]);
     assert_eq!(node.check_waiters("p1", &[READER]).turns(), Vec::<String>::new(), "it is held");
     node.call(&["DEL", "lock"]);
     assert_eq!(node.check_waiters("p2", &[SECOND_READER]).turns(), [SECOND_READER]);
@@ -212,12 +208,7 @@ fn all_readers_are_notified_of_an_expired_lease() {
 /// A waiter that leaves the queue unblocks those that it was ahead of.
 #[test]
 fn a_waiter_that_leaves_a_free_lock_lets_the_next_pass() {
-    let mut node = Node::start();
-    node.vote(&round(ME, 1), 1600);
-    node.wait(OTHER, Mode::Exclusive, 10);
-    node.wait(READER, Mode::Shared, 20);
-    node.wait(SECOND_READER, Mode::Shared, 30);
-    node.wait(THIRD, Mode::Exclusive, 40);
+    let mut node = held_before(&[OTHER, READER, SECOND_READER, THIRD]);
     node.free(&round(ME, 1));
     assert_eq!(node.pushes(), [push("p2", "bb")]);
     node.free_waiting(&round(OTHER, 1), OTHER);
@@ -251,9 +242,7 @@ fn many_dead_waiters_are_passed_over_in_short_steps() {
 
 #[test]
 fn an_evicted_claim_is_notified() {
-    let mut node = Node::start();
-    node.vote(&round(ME, 1), 1600);
-    node.wait(OTHER, Mode::Exclusive, 10);
+    let mut node = held_before(&[OTHER]);
     assert_eq!(node.evict(&round(ME, 1)).int(), Some(1));
     assert_eq!(node.pushes(), [push("p1", "aa 0"), push("p2", "bb")]);
     assert_eq!(node.evict(&round(ME, 1)).int(), Some(0));
