@@ -2,19 +2,11 @@
 
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, LostReason, Result, url};
-use fencelock_redis::SCHEME;
+use fencelock_core::{Error, ErrorKind, Guard, Lock, Locks, LostReason, Result};
 use fencelock_testkit::helpers::{PATIENCE, error_chain};
 use tokio::time::Instant;
 
-pub(crate) async fn connect(url: &str) -> Result<Locks> {
-    url::connect(&[SCHEME], url).await
-}
-
-/// Connects in a single attempt.
-pub(crate) async fn connect_once(url: &str) -> Result<Locks> {
-    url::connect_within(&[SCHEME], url, Duration::ZERO).await
-}
+pub(crate) use crate::support::{connect_once, try_connect as connect};
 
 /// Connects, and uses every operation of the store; returns the first error.
 pub(crate) async fn use_all(url: &str) -> Result<()> {
