@@ -64,25 +64,10 @@ async fn claiming(first: (u32, i16), number: i32, version: &'static str) -> Scri
 #[tokio::test]
 async fn servers_that_are_not_postgres_or_too_old_are_refused_with_their_version() {
     for (first, number, version, says) in [
-        (
-            BOOL,
-            130_000,
-            "CockroachDB CCL v24.1.0 (x86_64-pc-linux-gnu)",
-            "is not PostgreSQL (CockroachDB",
-        ),
-        (
-            BOOL,
-            150_002,
-            "PostgreSQL 15.2-YB-2.25.0.0-b0 on x86_64",
-            "is not PostgreSQL (PostgreSQL 15.2-YB",
-        ),
+        (BOOL, 130_000, "CockroachDB CCL v24.1.0 (x86_64-linux)", "is not PostgreSQL (CockroachDB"),
+        (BOOL, 150_002, "PostgreSQL 15.2-YB-2.25.0.0-b0", "is not PostgreSQL (PostgreSQL 15.2-YB"),
         (TEXT, 150_000, "PostgreSQL 15.0", "describes itself unlike PostgreSQL"),
-        (
-            BOOL,
-            130_014,
-            "PostgreSQL 13.14 on x86_64-pc-linux-gnu",
-            "PostgreSQL 14 or newer is needed",
-        ),
+        (BOOL, 130_014, "PostgreSQL 13.14 on x86_64-linux", "PostgreSQL 14 or newer is needed"),
     ] {
         let server = claiming(first, number, version).await;
         let url = format!("postgres://me@{}/app", server.addr());
