@@ -27,12 +27,6 @@ impl OwnerToken {
         OwnerToken(Uuid::new_v4())
     }
 
-    /// An owner token that the backend reads back from the store.
-    #[must_use]
-    pub fn from_stored(value: Uuid) -> OwnerToken {
-        OwnerToken(value)
-    }
-
     /// The value, for the backend to write into the store.
     #[must_use]
     pub fn reveal(&self) -> Uuid {

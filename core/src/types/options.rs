@@ -325,13 +325,6 @@ impl Settings {
     pub fn default_ttl(&self) -> Duration {
         self.ttl.get()
     }
-
-    /// How long a store may stay silent. A backend bounds each single request by this or less; the
-    /// core bounds all retries together.
-    #[must_use]
-    pub fn silence_bound(&self) -> Duration {
-        self.unreachable_after
-    }
 }
 
 #[cfg(test)]
