@@ -106,7 +106,7 @@ impl ConnectOptions {
         let history = async { Ok(History::of(&session.client).await) };
         let asking = async { try_join!(self.require(&session), history) };
         let (found, history) = self.in_time(host, end, asking).await?;
-        self.history.require(host, history.as_ref())?;
+        self.history.require(host, history)?;
         let probe = Probe { channel, probed, limit: probe };
         Ok(Reached { session, found, history, end, probe })
     }
@@ -116,6 +116,8 @@ impl ConnectOptions {
         let Reached { mut session, found, history, end, probe } = reached;
         let preparing = async {
             self.require_schema(&session, found).await?;
+            // Even if the session is not ready in the end: then another host may be tried, which this one has replaced.
+            self.history.keep(&session.host, history)?;
             self.warn_of_missing_rights(&session).await?;
             if self.is_direct(&session, probe).await? {
                 return self.get_ready(&session).await;
@@ -130,7 +132,6 @@ impl ConnectOptions {
             Ok(None)
         };
         session.prepared = self.in_time(&session.host, end, Box::pin(preparing)).await?;
-        self.history.keep(&session.host, history.as_ref())?;
         Ok(session)
     }
 

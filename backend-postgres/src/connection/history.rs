@@ -9,11 +9,11 @@ use tokio_postgres::Client;
 
 use crate::error::unreachable;
 
-/// The identifier of a primary's system, and its timeline, in hexadecimal digits, which each promotion raises.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The identifier of a primary's system, and its timeline, which each promotion raises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct History {
-    system: String,
-    timeline: String,
+    system: u64,
+    timeline: u32,
 }
 
 impl History {
@@ -24,48 +24,47 @@ impl History {
                    FROM pg_catalog.pg_control_system() WHERE NOT pg_catalog.pg_is_in_recovery()";
         let rows = client.query_typed(sql, &[]).await.ok()?;
         let row = rows.first()?;
-        Some(History { system: row.try_get(0).ok()?, timeline: row.try_get(1).ok()? })
-    }
-
-    /// Whether this one's primary was promoted after that of `other`.
-    fn has_replaced(&self, other: &History) -> bool {
-        self.system == other.system && self.timeline > other.timeline
+        let text = |column| row.try_get::<_, &str>(column).ok();
+        let timeline = u32::from_str_radix(text(1)?, 16).ok()?;
+        Some(History { system: text(0)?.parse().ok()?, timeline })
     }
 }
 
-/// The history of the last session of this process that was ready for locks.
+/// The history of the last server that this process trusted.
 #[derive(Debug, Default)]
 pub(crate) struct LastHistory(Mutex<Option<History>>);
 
 impl LastHistory {
     /// Passes over a primary that was replaced, and still takes writes. A server that never told its history is
     /// believed; one that told it is asked until it does again.
-    pub(super) fn require(&self, host: &impl Display, now: Option<&History>) -> Result<()> {
-        newest(self.0.lock().as_ref(), host, now)
+    pub(super) fn require(&self, host: &impl Display, now: Option<History>) -> Result<()> {
+        newest(*self.0.lock(), host, now)
     }
 
     /// The same, and keeps it. Not before the schema's owner is trusted: a stranger's server tells any timeline, and
     /// the right one would be passed over.
-    pub(super) fn keep(&self, host: &impl Display, now: Option<&History>) -> Result<()> {
+    pub(super) fn keep(&self, host: &impl Display, now: Option<History>) -> Result<()> {
         let mut last = self.0.lock();
-        newest(last.as_ref(), host, now)?;
-        let before = std::mem::replace(&mut *last, now.cloned());
+        newest(*last, host, now)?;
+        let before = std::mem::replace(&mut *last, now);
         drop(last);
-        if before.is_some() && before.as_ref() != now {
+        if before.is_some() && before != now {
             program::call(|| tracing::info!(%host, ?before, ?now, "another primary"));
         }
         Ok(())
     }
 }
 
-fn newest(last: Option<&History>, host: &impl Display, now: Option<&History>) -> Result<()> {
+fn newest(last: Option<History>, host: &impl Display, now: Option<History>) -> Result<()> {
     let message = match (last, now) {
         (Some(_), None) => format!("{host} does not tell its timeline now"),
-        (Some(last), Some(now)) if last.has_replaced(now) => format!(
-            "{host} is on timeline {}, and this process has been on {} of the same system: if that primary \
+        (Some(last), Some(now)) if last.system == now.system && last.timeline > now.timeline => {
+            format!(
+                "{host} is on timeline {}, and this process has been on {} of the same system: if that primary \
              has replaced this one, end this one; if this one is right, as after a restore, restart the process",
-            now.timeline, last.timeline
-        ),
+                now.timeline, last.timeline
+            )
+        }
         _ => return Ok(()),
     };
     Err(unreachable(message))
@@ -77,19 +76,12 @@ mod tests {
 
     #[test]
     fn only_an_older_timeline_of_the_same_system_is_passed_over() {
-        let history = |system: &str, timeline: &str| History {
-            system: system.to_owned(),
-            timeline: timeline.to_owned(),
-        };
-        let last = history("7", "0000000A");
-        for (system, timeline, is_fine) in [
-            ("7", "0000000A", true),
-            ("7", "0000000B", true),
-            ("7", "00000009", false),
-            ("8", "00000001", true),
-        ] {
-            let now = history(system, timeline);
-            assert_eq!(newest(Some(&last), &"host", Some(&now)).is_ok(), is_fine);
+        let history = |system, timeline| Some(History { system, timeline });
+        for (system, timeline, is_fine) in
+            [(7, 10, true), (7, 11, true), (7, 9, false), (8, 1, true)]
+        {
+            let now = newest(history(7, 10), &"host", history(system, timeline));
+            assert_eq!(now.is_ok(), is_fine);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! written.
 
 use fencelock_conformance::ProtectedRegister;
-use fencelock_core::{CellDurability, ErrorKind};
+use fencelock_core::{CellDurability, ErrorKind, LostReason};
 use fencelock_testkit::proxy::{Close, Direction, NewConnections, Proxy, framing};
 use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
 
@@ -305,4 +305,20 @@ async fn a_primary_that_was_read_only_for_a_moment_loses_nothing() {
     release(until_granted(fresh).await).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;
+}
+
+/// A connect needs a second slot for a moment, which others may have in the storm after a failover.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_primary_without_a_free_slot_has_replaced_the_old_one_all_the_same() {
+    let pair = Pair::start().await;
+    let locks = connect(&pair.url("ttl=3s&unreachable_after=60s")).await;
+    let kept = acquire(&locks, "lock").await;
+    pair.primary.has_told(&pair.standby).await.unwrap();
+    pair.standby.promote().await.unwrap();
+    sql(&pair.standby, "ALTER ROLE fencelock CONNECTION LIMIT 1").await;
+    end_ours(&pair.primary).await;
+    // It is not renewed there, where nobody else looks for it.
+    assert_eq!(soon("the validity ends", kept.lost()).await, LostReason::Expired);
+    sql(&pair.standby, "ALTER ROLE fencelock CONNECTION LIMIT -1").await;
+    release(acquire(&locks, "lock").await).await;
 }
