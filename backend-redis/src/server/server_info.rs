@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use fencelock_core::backend::{program, words_of_server};
+use fencelock_core::backend::words_of_server;
 use fencelock_core::{
     CellDurability, Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result,
     TokenOrder, Ttl,
@@ -25,35 +25,22 @@ const EARLIEST_US: u64 = 1_000_000_000_000_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerInfo {
     facts: HashMap<String, String>,
+    /// Why there are none.
+    denied: Option<Error>,
 }
 
 impl ServerInfo {
-    /// What a server replied to `INFO`; empty where it does not tell, which is logged for the `first` connection.
-    pub(crate) fn told(reply: Value, shown: &str, is_first: bool) -> Result<ServerInfo> {
+    /// What a server replied to `INFO`, which its ACL may deny although it allows all that locks need.
+    pub(crate) fn told(reply: Value) -> Result<ServerInfo> {
         match reply.extract_error() {
             Ok(info @ (Value::BulkString(_) | Value::VerbatimString { .. })) => {
-                return Ok(ServerInfo::read(&info));
+                Ok(ServerInfo::read(&info))
             }
             // A server that replies OK to everything is not Redis, and would never grant a lock.
-            Ok(_) => return Err(Error::new(ErrorKind::Refused, protocol_error("INFO").message())),
-            // The ACL may deny INFO and allow all that locks need.
-            Err(error) if error.code() == Some("NOPERM") && is_first => {
-                program::call(|| {
-                    tracing::warn!(
-                        store = shown,
-                        error = %explain(&error),
-                        "cannot check this server, since the ACL denies INFO: it may forget its locks when it \
-                         restarts, evict them when its memory runs out, or be one of several masters; allow +info"
-                    );
-                });
-            }
+            Ok(_) => Err(Error::new(ErrorKind::Refused, protocol_error("INFO").message())),
             // A server that is not ready yet reports that to the first acquisition.
-            Err(error) => {
-                let error = explain(&error);
-                program::call(|| tracing::debug!(%error, "the server does not show its settings"));
-            }
+            Err(error) => Ok(ServerInfo { denied: Some(explain(&error)), ..ServerInfo::default() }),
         }
-        Ok(ServerInfo::default())
     }
 
     /// Parses a reply to `INFO`.
@@ -68,7 +55,7 @@ impl ServerInfo {
     fn parse(info: &str) -> ServerInfo {
         let facts = info.lines().filter_map(|line| line.trim_end().split_once(':'));
         let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        ServerInfo { facts: facts.collect() }
+        ServerInfo { facts: facts.collect(), denied: None }
     }
 
     /// The ID of this run of the server.
@@ -76,11 +63,16 @@ impl ServerInfo {
         self.fact("run_id")
     }
 
+    /// Whether `INFO` is denied, not only at this moment.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.denied.as_ref().is_some_and(|error| !error.is_retryable())
+    }
+
     fn fact(&self, name: &str) -> Option<&str> {
         self.facts.get(name).map(String::as_str)
     }
 
-    fn is(&self, name: &str, value: &str) -> bool {
+    pub(crate) fn is(&self, name: &str, value: &str) -> bool {
         self.fact(name) == Some(value)
     }
 
@@ -168,6 +160,14 @@ impl ServerInfo {
 
     /// Logs warnings about settings that weaken locks.
     pub(crate) fn warn(&self, shown: &str) {
+        if let (true, Some(error)) = (self.is_denied(), &self.denied) {
+            tracing::warn!(
+                store = shown,
+                %error,
+                "cannot check this server, since it denies INFO: it may forget its locks when it restarts, evict them \
+                 when its memory runs out, or be one of several masters; allow +info"
+            );
+        }
         self.warn_of_eviction(shown);
         if self.may_be_active_active() {
             tracing::warn!(

@@ -228,14 +228,16 @@ impl RedisStore {
         let clock = start_clock()?;
         let client = ClientId::fresh(settings.key_prefix());
         let is_cluster = matches!(self.target, Target::Any(_));
-        let server = LastServer::new(shown.clone(), is_cluster);
+        let server = LastServer { shown: shown.clone(), is_cluster, info: Mutex::default() };
         let notifications = Arc::new(Notifications { server, ..Notifications::default() });
         let subscription =
             Subscription { channel: Some(client.clone()), handler: Some(notifications.clone()) };
         let failover = is_cluster || matches!(self.target, Target::Sentinels { .. });
         let server = Server::connect(&self.target, &options, subscription, self.replicas).await?;
         server.get_ready().await?;
-        let profile = notifications.server.profile(failover, self.replicas);
+        let info = notifications.server.info();
+        info.warn(&shown);
+        let profile = info.profile(failover, self.replicas);
         let replicas = self.replicas;
         let unconfirmed = Mutex::default();
         let store = Store { server, clock, client, notifications, profile, replicas, unconfirmed };

@@ -1,8 +1,8 @@
 //! The server that a store is connected to: after each reconnect it may be another one.
 
+use fencelock_core::Result;
 use fencelock_core::backend::program;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Error, Profile, Result};
 use redis::Value;
 
 use crate::protocol::error::unreachable;
@@ -12,49 +12,48 @@ use crate::server::server_info::ServerInfo;
 #[derive(Debug, Default)]
 pub(crate) struct LastServer {
     /// The store's name in logs.
-    shown: String,
-    is_cluster: bool,
-    info: Mutex<Option<ServerInfo>>,
+    pub(super) shown: String,
+    pub(super) is_cluster: bool,
+    pub(super) info: Mutex<Option<ServerInfo>>,
 }
 
 impl LastServer {
-    pub(super) fn new(shown: String, is_cluster: bool) -> LastServer {
-        LastServer { shown, is_cluster, info: Mutex::default() }
-    }
-
-    /// A new connection leads to the server that replied this to `INFO`. Another one than before is the same store:
-    /// that, and what weakens locks there, is logged once. Whether it is another; the nodes of a cluster always are.
+    /// A new connection leads to the server that replied this to `INFO`. Whether it is another one than before, or
+    /// another run of it: that is the same store, and is logged once, with what weakens locks there. Not told apart
+    /// are the nodes of a cluster, and replicas, which are refused for their role.
     ///
     /// # Errors
     /// It cannot carry locks: final at the first connection, and an outage later.
     pub(super) fn meet(&self, reply: Value) -> Result<bool> {
+        let told = ServerInfo::told(reply);
+        let told = told.and_then(|now| now.require(self.is_cluster).map(|()| now));
         let mut last = self.info.lock();
-        // That INFO is denied is said once.
-        let is_first = last.is_none();
-        let told = ServerInfo::told(reply, &self.shown, is_first);
-        let suitable = told.and_then(|now| now.require(self.is_cluster).map(|()| now));
-        let or_later = |error: Error| if is_first { error } else { unreachable(error.message()) };
-        let now = suitable.map_err(or_later)?;
-        let run_before = last.as_ref().and_then(ServerInfo::run_id);
-        let is_other = !self.is_cluster
-            && run_before.is_some_and(|before| now.run_id().is_some_and(|run| run != before));
-        *last = Some(now.clone());
-        drop(last);
-        program::call(|| {
-            if is_other {
-                let store = &self.shown;
-                tracing::info!(store, "another server answers now, or it was restarted");
-            }
-            if is_first || is_other {
+        let Some(before) = &*last else {
+            *last = Some(told?);
+            return Ok(false);
+        };
+        let now = told.map_err(|error| unreachable(error.message()))?;
+        let is_known = !self.is_cluster && !now.is("role", "slave");
+        let is_other = is_known
+            && (now.run_id().is_some() || now.is_denied())
+            && (now.run_id(), now.is_denied()) != (before.run_id(), before.is_denied());
+        if is_other {
+            *last = Some(now.clone());
+            drop(last);
+            program::call(|| {
+                tracing::info!(
+                    store = self.shown,
+                    "another server answers now, or it was restarted"
+                );
                 now.warn(&self.shown);
-            }
-        });
+            });
+        }
         Ok(is_other)
     }
 
-    /// The profile of a store on this server.
-    pub(super) fn profile(&self, failover: bool, replicas: u32) -> Profile {
-        self.info.lock().clone().unwrap_or_default().profile(failover, replicas)
+    /// What was told at the first connection, or by the last other server.
+    pub(super) fn info(&self) -> ServerInfo {
+        self.info.lock().clone().unwrap_or_default()
     }
 }
 
@@ -66,13 +65,15 @@ mod tests {
     fn each_server_is_met_at_each_connection() {
         let store = LastServer::default();
         let meet = |info: &str| store.meet(Value::BulkString(info.into()));
-        let dangers = || store.profile(false, 0).exclusion_fails_when.join("; ");
-        assert!(!meet("run_id:1\r\naof_enabled:1\r\n").unwrap());
-        assert!(!meet("run_id:1\r\naof_enabled:1\r\n").unwrap());
-        assert!(!dangers().contains("it keeps no append-only file"));
+        let denied = || store.meet(redis::parse_redis_value(b"-NOPERM no INFO\r\n").unwrap());
+        assert!(!meet("run_id:1\r\n").unwrap(), "the first");
+        assert!(!meet("run_id:1\r\n").unwrap(), "the same");
         assert!(meet("run_id:2\r\naof_enabled:0\r\n").unwrap(), "another one");
-        assert!(dangers().contains("it keeps no append-only file"));
-        let unsuitable = meet("run_id:3\r\nrole:active-replica\r\n").unwrap_err();
+        assert!(store.info().profile(false, 0).exclusion_fails_when[1].contains("append-only"));
+        assert!(!meet("run_id:3\r\nrole:slave\r\n").unwrap(), "a replica is refused");
+        assert!(denied().unwrap() && !denied().unwrap(), "said once");
+        assert!(meet("run_id:2\r\n").unwrap(), "what was unknown may be wrong");
+        let unsuitable = meet("run_id:4\r\nrole:active-replica\r\n").unwrap_err();
         let nonsense = store.meet(Value::Okay).unwrap_err();
         assert!(unsuitable.is_retryable() && nonsense.is_retryable(), "held locks would end");
         let first = LastServer::default().meet(Value::BulkString("redis_mode:cluster\r\n".into()));
