@@ -231,7 +231,7 @@ impl PushHandler for NodeMonitor {
         let (info, client_id) = replies.map_err(|error| explain(&error))?;
         let server_info = ServerInfo::read(&info);
         server_info.require(false)?;
-        server_info.warn_of_eviction(&self.name);
+        program::call(|| server_info.warn_of_eviction(&self.name));
         let mut scripts = Pipeline::new();
         for script in QUORUM.all() {
             scripts.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();

@@ -192,8 +192,9 @@ impl Quorum {
         }
         let (asked, mut replies) = (Instant::now(), Vec::new());
         loop {
-            let is_decided = replies.len() >= self.majority();
-            let limit = self.node_timeout * if is_decided { 1 } else { patience };
+            let open = replies.len()..replies.len() + fan_out.pending().count();
+            let limit = self.node_timeout
+                * if open.contains(&(self.majority() - 1)) { patience } else { 1 };
             let Some((node, reply)) = fan_out.next_by(asked + limit).await else { break };
             match reply {
                 Ok(reply) => {
