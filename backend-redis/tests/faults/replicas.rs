@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use fencelock_core::{ErrorKind, Guard, Locks};
+use fencelock_core::{Content, ErrorKind, Guard, Keep, Locks, Stamp};
 use fencelock_testkit::proxy::{Close, Proxy};
 use fencelock_testkit::servers::{RedisOptions, TestRedis};
 use futures_util::future::join_all;
@@ -184,10 +184,18 @@ async fn nothing_is_believed_of_a_master_that_became_a_replica() {
         (direct(&server, "ttl=9s").await, direct(&server, "unreachable_after=2s").await);
     let held = [acquire(&locks, "kept").await];
     let reader = locks.rw_lock("read").read().acquire().await.unwrap();
-    let left = acquire(&other, "left").await;
-    let writer = other.rw_lock("write").write().acquire().await.unwrap();
-    assert!(other.cell("value").compare_and_set(None, *b"old").await.unwrap());
-    let read = other.cell("value").read().await.unwrap().unwrap();
+    // A refused request ends its connection: each has one of its own.
+    let own = async || direct(&server, "ttl=9s&unreachable_after=1s").await;
+    let [releasing, changing, swapping, looking] =
+        [own().await, own().await, own().await, own().await];
+    let left = acquire(&releasing, "left").await;
+    let writer = changing.rw_lock("write").write().acquire().await.unwrap();
+    // By the step itself: the library compares with what it has read before.
+    let content = |n| Content { stamp: Stamp::from_bytes([n; 16]), bytes: vec![n] };
+    let swap = async |from: Option<Stamp>, to: Content| {
+        swapping.swap_cell("value", from, Some(&to), Keep::Forever).await
+    };
+    assert!(swap(None, content(1)).await.unwrap());
     redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     // Not busy: it may be free at the new master.
     let error = soon("refused", other.lock("kept").try_acquire()).await.unwrap_err();
@@ -200,15 +208,15 @@ async fn nothing_is_believed_of_a_master_that_became_a_replica() {
     }
     redis_command(&server, &["DEL", "lock:left", "lock:write", "{lock:value}:c"]).await;
     set(&server, "replica-read-only", "yes").await;
-    let cell = other.cell("value");
-    let (swap, downgrade, released) = tokio::join!(
-        cell.compare_and_set(Some(read.version()), *b"new"),
+    let (swapped, downgraded, released, seen) = tokio::join!(
+        swap(Some(content(1).stamp), content(2)),
         writer.downgrade(),
-        left.release()
+        left.release(),
+        looking.inspect("left")
     );
-    for error in [swap.map(drop), downgrade, released] {
-        assert_kind(&error.expect_err("nothing is known"), ErrorKind::Unreachable);
-    }
+    let all = [swapped.map(drop), downgraded, released, seen.map(drop)]
+        .map(|it| it.map_err(|error| error.kind()));
+    assert_eq!(all, [Err(ErrorKind::Unreachable); 4], "swap, downgrade, release, inspect");
     past_a_renewal(&locks, &held, ms(9000)).await;
     assert!(held[0].is_held() && reader.is_held());
     set(&server, "replica-read-only", "no").await;

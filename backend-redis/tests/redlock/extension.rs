@@ -88,11 +88,16 @@ async fn what_is_deleted_on_a_majority_does_not_come_back() {
 /// Faults 26, 27: redlock
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_follows_another_server_takes_no_lock_away() {
-    let (quorum, masters) = (TestQuorum::new(3, QUICK).await, TestQuorum::unknown(2).await);
-    let locks = quorum.direct(QUICK).await;
-    let held = acquire(&locks, "lock").await;
-    let reading = soon("a reader", locks.rw_lock("shared").read().acquire()).await.unwrap();
-    let left = acquire(&locks, "left").await;
+    let params =
+        "ttl=9s&restart_delay=12s&clock_tolerance=300ms&node_timeout=1s&unreachable_after=1s";
+    let (quorum, masters) = (TestQuorum::new(3, params).await, TestQuorum::unknown(2).await);
+    // A refused request ends its connection: each has one of its own.
+    let [locks, releasing, trying] =
+        [quorum.direct(params).await, quorum.direct(params).await, quorum.direct(params).await];
+    let left = acquire(&releasing, "left").await;
+    let held = soon("granted", locks.lock("lock").ttl(QUICK_TTL).acquire()).await.unwrap();
+    let reader = locks.rw_lock("shared").read().ttl(QUICK_TTL);
+    let reading = soon("a reader", reader.acquire()).await.unwrap();
     for (node, master) in quorum.nodes.iter().zip(&masters.nodes) {
         redis_command(master, &["SET", &key("busy"), "x"]).await;
         redis_command(master, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
@@ -104,7 +109,7 @@ async fn a_node_that_follows_another_server_takes_no_lock_away() {
         join_all(quorum.nodes[..2].iter().map(|node| value(node, "busy"))).await == ["x", "x"]
     })
     .await;
-    let busy = locks.lock("busy");
+    let busy = trying.rw_lock("busy").read();
     let (busy, left) = tokio::join!(busy.try_acquire(), left.release());
     assert_kind(&busy.expect_err("it may be free"), ErrorKind::Unreachable);
     assert_kind(&left.expect_err("it may be held"), ErrorKind::Unreachable);
