@@ -120,10 +120,7 @@ const PREEMPTED: Duration = Duration::from_secs(5);
 /// counts as busy.
 pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
     let path = path.display();
-    let kind = match elapsed < PREEMPTED {
-        true => ErrorKind::Busy,
-        false => ErrorKind::Unreachable,
-    };
+    let kind = if elapsed < PREEMPTED { ErrorKind::Busy } else { ErrorKind::Unreachable };
     Error::new(
         kind,
         format!(

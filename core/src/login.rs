@@ -134,7 +134,9 @@ pub fn warn_of_others(file: &Path) {
             (_, _) => "read and change",
         };
         let file = file.display();
-        tracing::warn!("all users of this machine can {can} the secret in {file}; chmod o-rw {file}");
+        tracing::warn!(
+            "all users of this machine can {can} the secret in {file}; chmod o-rw {file}"
+        );
     }
 }
 

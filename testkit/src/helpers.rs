@@ -15,7 +15,7 @@ pub use fencelock_conformance::waiting::{assert_kind, within};
 use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result};
 use futures_util::future::join_all;
 use rustix::process::Pid;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::servers::TestRedis;
 
@@ -53,15 +53,13 @@ pub async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
 /// # Panics
 /// After [`PATIENCE`], and for an error that is final.
 pub async fn answer<T, F: Future<Output = Result<T>>>(request: impl Fn() -> F) -> T {
-    let asking = async {
-        loop {
-            match request().await {
-                Err(error) if error.is_retryable() => {}
-                answer => return answer.expect("an answer"),
-            }
+    let asked = Instant::now();
+    loop {
+        match request().await {
+            Err(error) if error.is_retryable() && asked.elapsed() < PATIENCE => sleep(ms(10)).await,
+            answer => return answer.expect("an answer"),
         }
-    };
-    soon("the store answers", asking).await
+    }
 }
 
 /// Connects, with retries for a busy machine that needs longer than one attempt may take.

@@ -46,10 +46,7 @@ impl DistributedLock for Store {
     type Acquisition = FileAcquisition;
 
     fn profile(&self) -> &Profile {
-        match self.context.directory.in_memory {
-            true => &IN_MEMORY,
-            false => &ON_DISK,
-        }
+        if self.context.directory.in_memory { &IN_MEMORY } else { &ON_DISK }
     }
 
     fn clock(&self) -> &dyn Clock {

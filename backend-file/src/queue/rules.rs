@@ -91,10 +91,7 @@ impl Queue {
     /// after holders that must all end, the youngest; where one more permit may be enough, all
     /// holders.
     pub(crate) fn blockers(&self, at: usize) -> Range<usize> {
-        match self.watches_every_holder(at) {
-            true => 0..at,
-            false => at.saturating_sub(1)..at,
-        }
+        if self.watches_every_holder(at) { 0..at } else { at.saturating_sub(1)..at }
     }
 
     /// What entry `at`, which must wait, has in [`Entry::watch`].
