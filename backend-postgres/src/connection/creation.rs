@@ -64,6 +64,11 @@ impl Found {
     pub(super) fn read(row: &Row, at: usize) -> Result<Found> {
         Ok(Found { has_version: read_setting(row, at)?, strange: read_setting(row, at + 1)? })
     }
+
+    /// There, and of roles that are trusted.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.has_version && self.strange.is_none()
+    }
 }
 
 impl ConnectOptions {

@@ -106,7 +106,11 @@ impl ConnectOptions {
         let history = async { Ok(History::of(&session.client).await) };
         let asking = async { try_join!(self.require(&session), history) };
         let (found, history) = self.in_time(host, end, asking).await?;
-        self.history.require(host, history)?;
+        match found.is_trusted() {
+            // No request lies between: if one failed, the next host, which this one has replaced, would be used.
+            true => self.history.keep(host, history)?,
+            false => self.history.require(host, history)?,
+        }
         let probe = Probe { channel, probed, limit: probe };
         Ok(Reached { session, found, history, end, probe })
     }
@@ -116,7 +120,7 @@ impl ConnectOptions {
         let Reached { mut session, found, history, end, probe } = reached;
         let preparing = async {
             self.require_schema(&session, found).await?;
-            // Even if the session is not ready in the end: then another host may be tried, which this one has replaced.
+            // It was made just now.
             self.history.keep(&session.host, history)?;
             self.warn_of_missing_rights(&session).await?;
             if self.is_direct(&session, probe).await? {
@@ -506,7 +510,7 @@ mod tests {
     async fn the_probe_connects_to_the_address_of_the_first_connection() {
         let server = TestPostgres::start().await.unwrap();
         let (store, _) = PostgresStore::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
-        let options = store.connect_options().unwrap();
+        let options = store.clone().connect_options().unwrap();
         let handler: Arc<dyn PushHandler> = Arc::new(Nowhere);
         let mut reached = options.reach(&options.hosts[0], &handler, PATIENT_PROBE).await.unwrap();
         assert_eq!(reached.session.address, Some(server.addr()));
@@ -519,6 +523,10 @@ mod tests {
         let session = options.prepare(reached).await.unwrap();
         assert!(session.is_direct());
         // Only now.
+        assert!(options.history.require(&session.host, None).is_err());
+        // Of a schema that is there, at once: whatever fails from here on, this server has replaced others.
+        let options = store.connect_options().unwrap();
+        options.reach(&options.hosts[0], &handler, PATIENT_PROBE).await.unwrap();
         assert!(options.history.require(&session.host, None).is_err());
     }
 
