@@ -19,17 +19,21 @@ async fn without_a_majority_the_error_lists_each_nodes_report() {
     let locks = lines.connect(params).await;
     quorum.nodes[1].kill().unwrap();
     quorum.nodes[2].freeze().await.unwrap();
-    let error = acquire_error(&locks, "lock", ms(700)).await;
-    assert_kind(&error, ErrorKind::Unreachable);
-    let said = error_chain(&error);
-    assert!(said.contains("no quorum (2 of 3 nodes required)"), "{said}");
-    for (proxy, says) in lines.proxies.iter().zip(["yes", "connect", ""]) {
-        // The last time: the URL names it, too.
-        let node = proxy.addr().to_string();
-        let (_, of_node) = said.rsplit_once(&node).unwrap_or_else(|| panic!("{node} in {said}"));
-        let said = of_node.split(';').next().unwrap();
-        assert!(said.contains(says) && !said.is_empty(), "{node}{said}");
-    }
+    // Any node may be too slow in the last round, on a busy machine.
+    until("each node says what is wrong with it", async || {
+        let error = acquire_error(&locks, "lock", ms(700)).await;
+        assert_kind(&error, ErrorKind::Unreachable);
+        let said = error_chain(&error);
+        assert!(said.contains("no quorum (2 of 3 nodes required)"), "{said}");
+        lines.proxies.iter().zip(["yes", "connect", "no answer"]).all(|(proxy, says)| {
+            // The last time: the URL names it, too.
+            let node = proxy.addr().to_string();
+            let (_, of_node) =
+                said.rsplit_once(&node).unwrap_or_else(|| panic!("{node} in {said}"));
+            of_node.split(';').next().unwrap().contains(says)
+        })
+    })
+    .await;
     // A client that connects now gets the same error.
     let briefly = format!("{params}&unreachable_after=3s");
     let error = try_connect(&lines.url(&briefly)).await.unwrap_err();
