@@ -74,10 +74,7 @@ async fn a_lock_is_shown_as_each_node_has_it() {
     init(&url).await.unwrap();
     let locks = connect(&url).await.unwrap();
     let guard = acquire(&locks, "a").await;
-    let waiter = spawn_waiter(&locks, "a");
-    until("it queues", async || locks.inspect("a").await.unwrap().waiters.len() == 1).await;
-    // A majority suffices for both, and the first renewal installs the holder at the others.
-    until("all nodes have it", async || {
+    let seen_at_all = async || {
         let statuses = status(&url, Some("a")).await.unwrap();
         let locks = statuses.iter().map(|node| seen(node).lock.clone().unwrap().unwrap());
         let waiters = locks.clone().filter(|lock| lock.snapshot.waiters.len() == 1).count();
@@ -86,9 +83,13 @@ async fn a_lock_is_shown_as_each_node_has_it() {
             tokens == [Some(guard.fencing_token())]
                 && lock.last_token == Some(guard.fencing_token())
         });
-        held.all(|held| held) && waiters >= 2
-    })
-    .await;
+        (held.all(|held| held), waiters)
+    };
+    // A majority suffices, and the first renewal installs the holder at the others. A waiter that asks before that is
+    // given a token there.
+    until("all nodes have it", async || seen_at_all().await == (true, 0)).await;
+    let waiter = spawn_waiter(&locks, "a");
+    until("it queues", async || matches!(seen_at_all().await, (true, 2..))).await;
     release(guard).await;
     release(until_granted(waiter).await).await;
     nodes.node(2).command(&["DEL", "mine:b"]).await.unwrap();
