@@ -80,7 +80,8 @@ BEGIN
       l.sum := l.sum + c.n;
     END IF;
     IF c.owner IS DISTINCT FROM asking THEN
-      PERFORM pg_notify(c.proc, c.owner::text), set_config('fencelock.notified', 'yes', true);
+      PERFORM pg_notify(c.proc, c.owner::text),
+        set_config('fencelock.notified', pg_current_xact_id()::text, true);
     END IF;
   END LOOP;
   l.crowd := grants OR is_crowd(l.key);

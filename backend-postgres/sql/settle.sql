@@ -4,7 +4,8 @@
 -- would end before the commit.
 --
 -- A step that has notified never waits: NOTIFY locks out the notifications of the whole server until the commit
--- has ended. If the client relies on it, it repeats the step, which then waits.
+-- has ended. If the client relies on it, it repeats the step, which then waits. The mark is the transaction's own
+-- number: any other value is a setting of the role or of the database, which stays however often it is repeated.
 --
 -- One expression, which becomes a part of its caller's: PL/pgSQL prepares each expression that it meets anew in every
 -- transaction, which is most of what a step costs.
@@ -15,7 +16,7 @@
 CREATE OR REPLACE FUNCTION :"schema".settle(p_relied boolean) RETURNS boolean LANGUAGE sql AS $$
   SELECT CASE
     WHEN NOT p_relied THEN set_config('synchronous_commit', 'off', true) = 'off'
-    WHEN current_setting('fencelock.notified', true) = 'yes'
+    WHEN current_setting('fencelock.notified', true) = pg_current_xact_id_if_assigned()::text
       THEN set_config('synchronous_commit', 'off', true) <> 'off'
     WHEN current_setting('synchronous_commit') IN ('off', 'local')
       THEN set_config('synchronous_commit', 'on', true) = 'on'

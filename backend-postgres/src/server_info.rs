@@ -19,6 +19,8 @@ pub(crate) struct ServerInfo {
     /// A commit waits until a standby has its record, but not until that is on the standby's disk. The functions
     /// that grant raise what waits for less.
     commits_in_memory: bool,
+    /// Whether it says which history it writes, so that a primary that was replaced is passed over.
+    tells_history: bool,
 }
 
 const SQL: &str = "\
@@ -26,28 +28,27 @@ const SQL: &str = "\
     pg_catalog.current_setting('full_page_writes') OPERATOR(pg_catalog.=) 'on', \
     EXISTS (SELECT FROM pg_catalog.pg_stat_replication), \
     pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) '', \
-    pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_write'";
+    pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_write', \
+    pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')";
 
 impl ServerInfo {
     pub(crate) async fn of(session: &Session, options: &ConnectOptions) -> Result<ServerInfo> {
         let rows = session.query(options, SQL).await?;
-        let row =
-            rows.first().ok_or_else(|| unreachable("no answer about the server's settings"))?;
+        let row = rows.first().ok_or_else(|| unreachable("no answer about its settings"))?;
         Ok(ServerInfo {
             fsync: read_setting(row, 0)?,
             full_page_writes: read_setting(row, 1)?,
             has_standbys: read_setting(row, 2)?,
             has_synchronous_standby: read_setting(row, 3)?,
             commits_in_memory: read_setting(row, 4)?,
+            tells_history: read_setting(row, 5)?,
         })
     }
 
     /// Whether a commit that was confirmed survives the server.
     fn is_durable(&self) -> bool {
-        let survives_failover = match self.has_synchronous_standby {
-            true => !self.commits_in_memory,
-            false => !self.has_standbys,
-        };
+        let survives_failover =
+            if self.has_synchronous_standby { !self.commits_in_memory } else { !self.has_standbys };
         self.fsync && self.full_page_writes && survives_failover
     }
 
@@ -71,25 +72,34 @@ impl ServerInfo {
                  standby confirms",
             );
         }
-        if !self.fsync || !self.full_page_writes {
-            dangers.push("the server's machine fails: fsync or full_page_writes is off");
-        }
+        dangers.extend(self.weaknesses());
         dangers
+    }
+
+    /// Those of the settings, which can be mended.
+    fn weaknesses(&self) -> Vec<&'static str> {
+        let mut weaknesses = Vec::new();
+        if !self.fsync || !self.full_page_writes {
+            weaknesses.push("the server's machine fails: fsync or full_page_writes is off");
+        }
+        if !self.tells_history {
+            weaknesses.push(
+                "a primary that was replaced still runs: this user may not call pg_control_system",
+            );
+        }
+        weaknesses
     }
 
     /// Logs warnings about settings that weaken locks.
     pub(crate) fn warn(&self, shown: &str) {
-        if !self.fsync || !self.full_page_writes {
-            tracing::warn!(
-                store = shown,
-                "fsync or full_page_writes is off: if its machine fails, the server loses locks, and \
-                 perhaps its data"
-            );
+        for weakness in self.weaknesses() {
+            tracing::warn!(store = shown, "two may hold one lock if {weakness}");
         }
     }
 
     /// The profile of a store on this server.
     pub(crate) fn profile(&self) -> Profile {
+        let cells = if self.is_durable() { CellDurability::Synced } else { CellDurability::Data };
         Profile {
             store: "postgres",
             reach: Reach::Network,
@@ -102,11 +112,7 @@ impl ServerInfo {
             tokens: TokenOrder::BeyondData,
             // No more tokens than microseconds that a grant takes: they follow the clock.
             max_local_handoffs: 64,
-            cells: Some(if self.is_durable() {
-                CellDurability::Synced
-            } else {
-                CellDurability::Data
-            }),
+            cells: Some(cells),
             exclusion_fails_when: Cow::Owned(self.dangers()),
         }
     }
@@ -118,7 +124,8 @@ mod tests {
 
     #[test]
     fn the_dangers_depend_on_the_settings() {
-        let safe = ServerInfo { fsync: true, full_page_writes: true, ..ServerInfo::default() };
+        let (fsync, full_page_writes, tells_history) = (true, true, true);
+        let safe = ServerInfo { fsync, full_page_writes, tells_history, ..ServerInfo::default() };
         assert_eq!(safe.dangers().len(), 1);
         let asynchronous = ServerInfo { has_standbys: true, ..safe.clone() };
         assert!(asynchronous.dangers()[1].contains("failover"));

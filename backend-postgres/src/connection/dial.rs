@@ -281,7 +281,6 @@ impl ConnectOptions {
         let settings = format!(
             "SET default_transaction_isolation = 'read committed'; \
              SET client_min_messages = warning; \
-             SET fencelock.notified = ''; \
              SET idle_session_timeout = 0; {} LISTEN {}; \
              SET ROLE NONE; \
              SELECT pg_catalog.pg_terminate_backend(pid, {END_WITHIN_MS}) FROM pg_catalog.pg_stat_activity \

@@ -167,6 +167,10 @@ async fn settings_that_weaken_locks_are_reported_in_the_profile() {
         }
         let dangers = direct(&server, "").await.profile().exclusion_fails_when.join("; ");
         assert_eq!(dangers.contains("fsync or full_page_writes is off"), off != "none", "{off}");
+        assert!(!dangers.contains("pg_control_system"), "{dangers}");
         sql(&server, "ALTER SYSTEM RESET ALL").await;
     }
+    sql(&server, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC").await;
+    let dangers = direct(&server, "").await.profile().exclusion_fails_when.join("; ");
+    assert!(dangers.contains("may not call pg_control_system"), "{dangers}");
 }

@@ -26,7 +26,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "WHEN settle(true) THEN 1",
      "WHEN true THEN 1"),
     ("NOTIFY waits for the disk",
-     "WHEN current_setting('fencelock.notified', true) = 'yes'",
+     "WHEN current_setting('fencelock.notified', true) = pg_current_xact_id_if_assigned()::text",
      "WHEN false"),
     ("a grant is relied on that did not wait for the disk",
      "THEN set_config('synchronous_commit', 'off', true) <> 'off'",
