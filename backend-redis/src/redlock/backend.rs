@@ -93,11 +93,11 @@ impl DistributedLock for QuorumStore {
             release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
         };
         let replies = quorum.ask(quorum.unanswered(), EVICTION_PATIENCE, release).await?;
-        let was_held = replies.contains(&true);
-        Ok(match (was_held, replies.len() == quorum.members.len()) {
-            (false, _) => ReleaseOutcome::Absent,
+        Ok(match (replies.contains(&true), replies.len() == quorum.members.len()) {
+            (false, true) => ReleaseOutcome::Absent,
             (true, true) => ReleaseOutcome::Removed,
-            (true, false) => ReleaseOutcome::Partly { was_held: true },
+            // Perhaps only a silent node has it: no majority extends it there.
+            (_, false) => ReleaseOutcome::Partly { was_held: true },
         })
     }
 

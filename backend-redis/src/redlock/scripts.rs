@@ -8,6 +8,7 @@ use crate::protocol::script::{SCRIPTS, Script, texts};
 /// What these steps share, besides what all of the crate's do.
 const PARTS: &[(&str, &str)] = &[
     ("--<fencing_token.lua>\n", include_str!("../protocol/lua/redlock/fencing_token.lua")),
+    ("--<eviction.lua>\n", include_str!("../protocol/lua/redlock/eviction.lua")),
     ("--<hint.lua>\n", include_str!("../protocol/lua/redlock/hint.lua")),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_core::ErrorKind;
+use fencelock_core::{ErrorKind, LostReason};
 use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::Instant;
 
@@ -43,6 +43,29 @@ async fn without_a_majority_the_error_lists_each_nodes_report() {
     quorum.nodes[2].thaw().unwrap();
     quorum.drained().await;
     release(acquire(&locks, "lock").await).await;
+    quorum.drained().await;
+}
+
+/// Not at a node that never had it either, whatever the third, which was silent, says later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_operator_evicts_is_not_taken_back() {
+    let quorum = TestQuorum::new(3, LONG).await;
+    let lines = quorum.lines().await;
+    let (locks, operator) = (lines.connect(LONG).await, quorum.direct(LONG).await);
+    lines.proxies[2].cut(Close::Reset, NewConnections::Refused).await.unwrap();
+    let held = acquire(&locks, "lock").await;
+    quorum.held_everywhere("lock", &[2]).await;
+    quorum.nodes[0].freeze().await.unwrap();
+    lines.proxies[2].heal().await.unwrap();
+    // By a majority, which needs it.
+    let other = acquire(&locks, "other").await;
+    let seen = operator.inspect("lock").await.unwrap();
+    assert!(operator.evict("lock", &seen.holders[0].id).await.unwrap());
+    let reason = soon("the holder is notified", held.lost()).await;
+    assert_eq!(reason, LostReason::TakenAway);
+    quorum.nodes[0].thaw().unwrap();
+    release(other).await;
+    drop(held);
     quorum.drained().await;
 }
 

@@ -87,7 +87,7 @@ impl TestQuorum {
         self.nodes[node].restart().await.expect("it starts again");
     }
 
-    /// The keys of holders and waiters, each with its node. The last tokens may stay, for hours,
+    /// The keys of holders and waiters, each with its node. The last tokens and evictions may stay, for hours,
     /// and the incarnation record for ever.
     pub(crate) async fn leftovers(&self) -> Vec<(usize, String)> {
         let mut left = Vec::new();
@@ -154,8 +154,10 @@ pub(crate) async fn record(node: &TestRedis) -> String {
 /// Keys of claims on one node.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
     let keys = redis_command(server, &["KEYS", "*"]).await;
-    let of_claims =
-        |key: &&str| !key.is_empty() && !key.ends_with("}:f") && *key != redlock::incarnation::KEY;
+    let of_claims = |key: &&str| {
+        let of_names = key.ends_with("}:f") || key.contains("}:e:");
+        !key.is_empty() && !of_names && *key != redlock::incarnation::KEY
+    };
     keys.lines().filter(of_claims).map(str::to_owned).collect()
 }
 

@@ -188,9 +188,6 @@ impl Chosen<'_> {
         };
         let otherwise = match profile.renewal {
             RenewalPlan::None => "",
-            RenewalPlan::ThirdOfTtl if profile.store == "redlock" => {
-                "; a node that did not answer may give it back: look again with `show`, and repeat"
-            }
             RenewalPlan::ThirdOfTtl => {
                 "; if that is lost, it finds out at its next renewal: within a third of its TTL \
                  (10 s by default)"

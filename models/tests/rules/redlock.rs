@@ -25,7 +25,7 @@ use std::time::Instant;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::redlock::rules::{Dropped, Setting};
-use crate::redlock::steps::{FALL, OVERLAP};
+use crate::redlock::steps::{COMES_BACK, FALL, OVERLAP};
 
 /// Checks every run that `setting` allows. Requires at least `floor` states, since a setting that
 /// allows less than intended would pass as well, and that each of `happens` occurs in some run.
@@ -35,7 +35,7 @@ fn holds(setting: Setting, floor: usize, happens: &[&'static str]) {
     let checker = checked.spawn_bfs().join();
     let states = checker.unique_state_count();
     println!("{states} states, {} steps, {:.1?}", checker.state_count(), start.elapsed());
-    for property in [OVERLAP, FALL] {
+    for property in [OVERLAP, FALL, COMES_BACK] {
         if let Some(path) = checker.discovery(property) {
             panic!("violated: {property}:\n{:#?}", path.into_actions());
         }

@@ -196,11 +196,11 @@ async fn command(server: &TestRedis, command: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// The keys of holders and waiters. A lock's last token stays, for a day.
+/// The keys of holders and waiters. A lock's last token and evictions stay, for a day.
 pub(super) async fn leftovers(server: &TestRedis) -> io::Result<Vec<String>> {
     let keys = server.command(&["KEYS", "*"]).await?;
-    // Tokens and cells outlive those who made them.
-    let stays = |key: &str| key.ends_with("}:f") || key.ends_with("}:c");
+    // Tokens, evictions and cells outlive those who made them.
+    let stays = |key: &str| key.ends_with("}:f") || key.ends_with("}:c") || key.contains("}:e:");
     let of_claims = |key: &&str| !key.is_empty() && !stays(key) && *key != "fencelock:redlock";
     Ok(keys.lines().filter(of_claims).map(str::to_owned).collect())
 }

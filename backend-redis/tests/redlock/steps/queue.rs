@@ -247,3 +247,17 @@ fn an_evicted_claim_is_notified() {
     assert_eq!(node.pushes(), [push("p1", "aa 0"), push("p2", "bb")]);
     assert_eq!(node.evict(&round(ME, 1)).int(), Some(0));
 }
+
+/// Nor by a node that never had it, nor by a vote that arrives late.
+#[test]
+fn what_was_evicted_is_neither_reinstalled_nor_extended() {
+    let mut node = Node::start();
+    assert_eq!(node.evict(&round(ME, 1)).int(), Some(0));
+    assert_eq!(node.extend(&round(ME, 1), "30000", 1600, "plant").int(), Some(0));
+    assert!(node.ttl("{lock}:e:aa}:q") > 30_000, "longer than it may be held");
+    node.vote(&round(ME, 1), 1600);
+    assert_eq!(node.extend(&round(ME, 1), "30000", 1600, "").int(), Some(0));
+    node.free(&round(ME, 1));
+    // Another round of the claim was not.
+    assert_eq!(node.extend(&round(ME, 2), "30000", 1600, "plant").int(), Some(1));
+}

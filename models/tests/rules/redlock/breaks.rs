@@ -2,7 +2,7 @@
 //! in which neither happens with all rules. The rows have the numbers of the table of rules.
 
 use crate::redlock::rules::Dropped;
-use crate::redlock::steps::{FALL, OVERLAP};
+use crate::redlock::steps::{COMES_BACK, FALL, OVERLAP};
 use crate::redlock::{breaks, settings};
 
 #[test]
@@ -42,6 +42,8 @@ fn without_any_one_of_the_rules_two_hold_or_a_token_falls() {
         (18, settings::second_round(), Dropped::FreshProposal, FALL),
         // With two sets of nodes.
         (20, settings::two_sets(), Dropped::OneSetOfNodes, OVERLAP),
+        // With an eviction that is not remembered.
+        (21, settings::eviction(), Dropped::EvictionIsRemembered, COMES_BACK),
     ] {
         println!("row {row}");
         breaks(setting, dropped, property);

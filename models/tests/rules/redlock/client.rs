@@ -121,6 +121,7 @@ impl State {
         let is_in_time = self.now < mine.until;
         match votes::extension(&votes) {
             Extension::Kept if is_in_time => {
+                self.came_back |= self.is_evicted;
                 mine.until = end_of_lease(mine.sent, setting.ttl);
                 mine.stage = Stage::Held;
             }
@@ -191,6 +192,7 @@ impl State {
         mine.extensions += 1;
         mine.sent = now;
         let token = mine.token;
+        self.is_evicted = usize::from(self.evicted()) >= votes::majority(self.nodes.len());
         for node in self.nodes.iter_mut().filter(|node| node.traits.asked_by[client]) {
             let incarnation = node.judge(client, now, setting);
             let ask = &mut node.asks[client];

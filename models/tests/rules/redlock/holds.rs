@@ -22,6 +22,8 @@ fn with_all_rules_one_holds_and_tokens_rise() {
         (settings::extension(), 500_000, reinstalled),
         // A hold survives a rolling restart.
         (settings::rolling_restart(), 500_000, reinstalled),
+        // What a majority has evicted does not come back.
+        (settings::eviction(), 100_000, &[GRANT]),
         // A key that ends early within the margin does no harm.
         (settings::rates(), 50_000, once),
         // A client connected before does not trust a nodes clock alone.

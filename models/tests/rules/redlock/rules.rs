@@ -43,6 +43,8 @@ pub(crate) enum Dropped {
     FreshProposal,
     /// 20: all clients ask the same nodes.
     OneSetOfNodes,
+    /// 21: a node does not extend what an operator has evicted, also where it did not have it.
+    EvictionIsRemembered,
 }
 
 /// The properties of a node that are the same for all of its incarnations.
@@ -88,6 +90,8 @@ pub(crate) struct Setting {
     pub(crate) strays: u8,
     /// How many replies are lost.
     pub(crate) silences: u8,
+    /// At how many nodes an operator evicts the first client's only round.
+    pub(crate) evictions: u8,
     /// How far clocks may be apart, in ticks.
     pub(crate) tolerance: u8,
     /// Whether the clients were connected to the nodes before, and so also wait by their own clocks.
@@ -119,6 +123,7 @@ impl Setting {
             steps: 0,
             strays: 0,
             silences: 0,
+            evictions: 0,
             tolerance: 0,
             all_are_known: false,
             epochs: [1; 2],

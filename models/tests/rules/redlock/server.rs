@@ -33,6 +33,11 @@ impl Node {
             Kind::Settle if is_mine || setting.dropped == Dropped::MineAtWriteBack => {
                 self.token = self.token.max(request.token);
             }
+            Kind::Extend { .. }
+                if self.has_evicted && setting.dropped != Dropped::EvictionIsRemembered =>
+            {
+                return Vote::No;
+            }
             Kind::Extend { may_reinstall } if is_mine || (may_reinstall && self.key.is_none()) => {
                 self.key = Some(key);
                 self.token = self.token.max(request.token);
@@ -59,6 +64,12 @@ impl Node {
         }
     }
 
+    /// Removes the first client's round, and remembers that.
+    pub(crate) fn evict(&mut self) {
+        self.key = self.key.filter(|key| key.owner.client != 0);
+        self.has_evicted = true;
+    }
+
     pub(crate) fn restart(&mut self, now: u8, setting: &Setting) {
         self.lose_data();
         self.incarnation.run += 1;
@@ -78,6 +89,7 @@ impl Node {
     fn lose_data(&mut self) {
         self.key = None;
         self.token = 0;
+        self.has_evicted = false;
         self.open = false;
         self.incarnation.born = 0;
     }

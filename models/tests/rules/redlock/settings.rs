@@ -51,6 +51,12 @@ pub(crate) fn rolling_restart() -> Setting {
     setting
 }
 
+/// An operator evicts a holder at two nodes while requests to the third are late.
+pub(crate) fn eviction() -> Setting {
+    let rounds = [1, 0];
+    Setting { rounds, extensions: [2, 0], strays: 1, evictions: 2, ..Setting::plain(3) }
+}
+
 /// A node's clock runs fast, within the margin.
 pub(crate) fn rates() -> Setting {
     let mut setting = Setting::plain(4);

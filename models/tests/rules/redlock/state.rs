@@ -96,6 +96,8 @@ pub(crate) struct Node {
     pub(crate) open: bool,
     pub(crate) key: Option<Key>,
     pub(crate) token: u64,
+    /// Whether an operator has evicted the first client here.
+    pub(crate) has_evicted: bool,
     /// By client.
     pub(crate) asks: [Ask; 2],
 }
@@ -143,6 +145,10 @@ pub(crate) struct State {
     pub(crate) last: u64,
     /// Whether a grant got a token that is not larger than all before.
     pub(crate) fell: bool,
+    /// Whether a majority had evicted the holder when its last extension was sent.
+    pub(crate) is_evicted: bool,
+    /// Whether such an extension succeeded.
+    pub(crate) came_back: bool,
     /// The faults that may still happen.
     pub(crate) restarts: u8,
     pub(crate) flushes: u8,
@@ -161,6 +167,7 @@ impl State {
             open: true,
             key: None,
             token: 0,
+            has_evicted: false,
             asks: [Ask::NOTHING; 2],
         };
         let client = Client {
@@ -178,12 +185,19 @@ impl State {
             clients: [client; 2],
             last: 0,
             fell: false,
+            is_evicted: false,
+            came_back: false,
             restarts: setting.restarts,
             flushes: setting.flushes,
             steps: setting.steps,
             strays: setting.strays,
             silences: setting.silences,
         }
+    }
+
+    /// At how many nodes the first client was evicted.
+    pub(crate) fn evicted(&self) -> u8 {
+        self.nodes.iter().map(|node| u8::from(node.has_evicted)).sum()
     }
 
     /// One client's votes, from the nodes that it asks.

@@ -35,10 +35,13 @@ pub(crate) enum Step {
     Flush(usize),
     /// The clock of an excluded node is set forward.
     SetForward(usize),
+    /// An operator evicts the first client at a node.
+    Evict(usize),
 }
 
 pub(crate) const OVERLAP: &str = "no two clients hold the lock at once";
 pub(crate) const FALL: &str = "tokens rise in the order of the grants";
+pub(crate) const COMES_BACK: &str = "what a majority evicted is not extended";
 pub(crate) const GRANT: &str = "the lock is granted";
 pub(crate) const WRITE_BACK: &str = "a token is written back";
 pub(crate) const REINSTALLING: &str = "an extension needs what it plants";
@@ -60,7 +63,7 @@ impl Model for Setting {
             let mine = &state.clients[client];
             mine.stage == Stage::Idle && mine.rounds == self.rounds[client]
         };
-        if state.fell || CLIENTS.into_iter().all(is_over) {
+        if state.fell || state.came_back || CLIENTS.into_iter().all(is_over) {
             return;
         }
         if state.now < self.horizon {
@@ -96,6 +99,10 @@ impl Model for Setting {
             }
             if state.steps > 0 && !node.open {
                 steps.push(Step::SetForward(at));
+            }
+            let is_held = state.clients[0].believes(state.now);
+            if is_held && !node.has_evicted && state.evicted() < self.evictions {
+                steps.push(Step::Evict(at));
             }
         }
     }
@@ -153,6 +160,7 @@ impl Model for Setting {
                 next.nodes[at].stepped += self.delay();
                 next.nodes[at].check(now, self);
             }
+            Step::Evict(at) => next.nodes[at].evict(),
         }
         Some(next.canonical(self))
     }
@@ -161,6 +169,7 @@ impl Model for Setting {
         vec![
             Property::always(OVERLAP, |_, state: &State| !state.overlaps()),
             Property::always(FALL, |_, state: &State| !state.fell),
+            Property::always(COMES_BACK, |_, state: &State| !state.came_back),
             Property::sometimes(GRANT, |_, state: &State| {
                 CLIENTS.iter().any(|client| state.clients[*client].believes(state.now))
             }),

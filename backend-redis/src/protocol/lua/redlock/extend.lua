@@ -12,8 +12,10 @@
 if redis.call('GET', KEYS[4]) ~= ARGV[1] then return -1 end
 local ME, TTL, TOKEN = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 --<foreign.lua>
+--<eviction.lua>
 --<fencing_token.lua>
 
+if is_evicted(ME) then return 0 end
 -- An exclusive holder has a string: the fast path.
 local value = redis.pcall('GET', L)
 if value == ME or value == ME .. '\n' then

@@ -26,6 +26,7 @@ if ARRIVAL == '' and not ARGV[4] and string.byte(ME) == 120 and redis.call('EXIS
   return was_there
 end
 --<foreign.lua>
+--<eviction.lua>
 --<hint.lua>
 local me = parse(ME)
 -- A value that another program wrote to the lock's key is not released.
@@ -37,9 +38,12 @@ if is_ours and was_there == 0 then
   if done then before = texts end
 end
 if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
+if me and ARGV[4] then
+  redis.call('PUBLISH', me.client, me.owner .. ' 0')
+  remember_eviction(me)
+end
 if is_ours then
   if me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
-  if me and ARGV[4] then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
   if ARRIVAL ~= '' then pcall(enqueue, WAITER, ARRIVAL) end
   if was_there == 1 then pcall(hint, before) end
 end
