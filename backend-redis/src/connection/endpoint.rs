@@ -70,13 +70,8 @@ impl Target {
     /// held, or that it is free.
     ///
     /// # Errors
-    /// At the `first` connection of a URL that names the server it is final: it is the wrong one. Later it is an
-    /// outage.
-    pub(crate) async fn require_master(
-        &self,
-        mut connection: MultiplexedConnection,
-        is_first: bool,
-    ) -> Result<()> {
+    /// An outage, also at the first connection: during a failover a job waits, and is not dropped.
+    pub(crate) async fn require_master(&self, mut connection: MultiplexedConnection) -> Result<()> {
         if matches!(self, Target::Any(_) | Target::Node(_)) {
             return Ok(());
         }
@@ -97,13 +92,9 @@ impl Target {
             Target::Sentinels { .. } => {
                 Err(unreachable("the server that the sentinels name is no longer a master"))
             }
-            _ if is_first => Err(Error::new(
-                ErrorKind::Refused,
-                "the server is a replica; use its master, or redis+sentinel://",
-            )),
             _ => Err(unreachable(
-                "the server became a replica, or its name leads to another one now; what is held stays so until \
-                 its validity ends",
+                "the server is a replica, or its name leads to one now: use its master, or redis+sentinel://; what \
+                 is held stays so until its validity ends",
             )),
         }
     }

@@ -78,7 +78,7 @@ impl SupervisedConnection {
         patience: Duration,
     ) -> SupervisedConnection {
         let runtime = options.runtime.clone();
-        let connections = Connections { target, options, subscription, is_first: true };
+        let connections = Connections { target, options, subscription };
         SupervisedConnection(Supervised::start(connections, patience, &runtime))
     }
 
@@ -205,19 +205,16 @@ struct Connections {
     target: Target,
     options: Arc<ConnectOptions>,
     subscription: Subscription,
-    /// None was opened yet.
-    is_first: bool,
 }
 
 impl Connector for Connections {
     type Connection = ActiveConnection;
 
     async fn open(&mut self) -> Result<ActiveConnection> {
-        open(&self.target, &self.options, &self.subscription, self.is_first).await
+        open(&self.target, &self.options, &self.subscription).await
     }
 
     fn opened(&mut self, _: &ActiveConnection, again: bool) {
-        self.is_first = false;
         if let (true, Some(handler)) = (again, &self.subscription.handler) {
             handler.on_gap();
         }
@@ -238,7 +235,6 @@ async fn open(
     target: &Target,
     options: &ConnectOptions,
     subscription: &Subscription,
-    is_first: bool,
 ) -> Result<ActiveConnection> {
     let state = Arc::new(ConnectionState::default());
     let config = AsyncConnectionConfig::new()
@@ -249,7 +245,7 @@ async fn open(
         .set_push_sender(push_sender(subscription.handler.clone(), state.clone()));
     let Dialled { mut connection, task, peer } = target.connect(options, &config).await?;
     // Asked beside the rest, which waits for replies too.
-    let mastery = target.require_master(connection.clone(), is_first);
+    let mastery = target.require_master(connection.clone());
     let preparing = async {
         if let Some(channel) = &subscription.channel {
             connection.subscribe(channel.as_str()).await.map_err(explain)?;

@@ -17,12 +17,10 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
     until_queued(&locks, "kept", 1).await;
     // A replica of a master that does not exist, so that it keeps its data.
     redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
-    refused_with(&locks, "fresh", "became a replica").await;
+    refused_with(&locks, "fresh", "a replica").await;
     let fresh = spawn_waiter(&locks, "fresh");
     let releasing = tokio::spawn(kept.release());
-    refused_with(&locks, "other", "became a replica").await;
-    let error = try_connect(&format!("redis://{}", server.addr())).await.unwrap_err();
-    assert_kind(&error, ErrorKind::Refused);
+    refused_with(&locks, "other", "a replica").await;
     redis_command(&server, &["REPLICAOF", "NO", "ONE"]).await;
     soon("the release succeeds", releasing).await.unwrap().unwrap();
     release(until_granted(fresh).await).await;
