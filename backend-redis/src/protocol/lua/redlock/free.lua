@@ -38,12 +38,12 @@ if is_ours and was_there == 0 then
   if done then before = texts end
 end
 if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
+if is_ours and me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
 if me and ARGV[4] then
-  redis.call('PUBLISH', me.client, me.owner .. ' 0')
   remember_eviction(me)
+  redis.call('PUBLISH', me.client, me.owner .. ' 0')
 end
 if is_ours then
-  if me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
   if ARRIVAL ~= '' then pcall(enqueue, WAITER, ARRIVAL) end
   if was_there == 1 then pcall(hint, before) end
 end
