@@ -25,8 +25,5 @@ pub(crate) fn one_server(first: &HostPort, second: &HostPort) -> Error {
 /// A message about a node, which names it once.
 pub(crate) fn about(host: &impl std::fmt::Display, message: &str) -> String {
     let host = host.to_string();
-    match message.contains(&host) {
-        true => message.to_owned(),
-        false => format!("{host}: {message}"),
-    }
+    if message.contains(&host) { message.to_owned() } else { format!("{host}: {message}") }
 }

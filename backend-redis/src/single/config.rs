@@ -212,9 +212,9 @@ impl RedisStore {
     /// Connects, on the current runtime.
     ///
     /// # Errors
-    /// - [`Unreachable`](fencelock_core::ErrorKind::Unreachable): no server answers.
+    /// - [`Unreachable`](fencelock_core::ErrorKind::Unreachable): no server answers, or a replica.
     /// - [`Refused`](fencelock_core::ErrorKind::Refused): the server refuses the login, or is not
-    ///   suitable for locks: a replica, a sentinel, a cluster's node without `redis-cluster://`, or
+    ///   suitable for locks: a sentinel, a cluster's node without `redis-cluster://`, or
     ///   older than 6.2.
     /// - [`InvalidArgument`](fencelock_core::ErrorKind::InvalidArgument): called outside a tokio
     ///   runtime, or an unreadable certificate.

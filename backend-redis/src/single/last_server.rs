@@ -27,17 +27,14 @@ impl LastServer {
     pub(super) fn meet(&self, reply: Value) -> Result<bool> {
         let told = ServerInfo::told(reply);
         let told = told.and_then(|now| now.require(self.is_cluster).map(|()| now));
-        let is_replica = |now: &ServerInfo| !self.is_cluster && now.is("role", "slave");
-        if told.as_ref().is_ok_and(is_replica) {
-            return Ok(false);
-        }
         let mut last = self.info.lock();
         let Some(before) = &*last else {
             *last = Some(told?);
             return Ok(false);
         };
         let now = told.map_err(|error| unreachable(error.message()))?;
-        let is_other = !self.is_cluster
+        let is_known = !self.is_cluster && !now.is("role", "slave");
+        let is_other = is_known
             && (now.run_id().is_some() || now.is_denied())
             && (now.run_id(), now.is_denied()) != (before.run_id(), before.is_denied());
         if is_other {
@@ -66,7 +63,6 @@ mod tests {
         let store = LastServer::default();
         let meet = |info: &str| store.meet(Value::BulkString(info.into()));
         let denied = || store.meet(redis::parse_redis_value(b"-NOPERM no INFO\r\n").unwrap());
-        assert!(!meet("run_id:3\r\nrole:slave\r\n").unwrap(), "the first is refused");
         assert!(!meet("run_id:1\r\n").unwrap(), "the first");
         assert!(!meet("run_id:1\r\n").unwrap(), "the same");
         assert!(meet("run_id:2\r\naof_enabled:0\r\n").unwrap(), "another one");
@@ -77,6 +73,12 @@ mod tests {
         let unsuitable = meet("run_id:4\r\nrole:active-replica\r\n").unwrap_err();
         let nonsense = store.meet(Value::Okay).unwrap_err();
         assert!(unsuitable.is_retryable() && nonsense.is_retryable(), "held locks would end");
+        let (first, replica) = (LastServer::default(), Value::BulkString("role:slave\r\n".into()));
+        assert!(!first.meet(replica).unwrap());
+        assert!(
+            first.meet(Value::BulkString("run_id:1\r\n".into())).unwrap(),
+            "its profile counts"
+        );
         let first = LastServer::default().meet(Value::BulkString("redis_mode:cluster\r\n".into()));
         assert!(!first.unwrap_err().is_retryable());
     }

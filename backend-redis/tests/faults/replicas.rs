@@ -153,6 +153,9 @@ async fn nothing_is_believed_of_a_replica_to_which_the_name_leads() {
     proxy.lead_to(replica.addr());
     proxy.close_connections(Close::Reset).await;
     refused_with(&locks, "free", "is a replica").await;
+    let error = try_connect(&url).await.unwrap_err();
+    assert_kind(&error, ErrorKind::Unreachable);
+    assert!(error_chain(&error).contains("the server is a replica"), "{error}");
     // A process that starts meanwhile waits, too.
     let patient = url.replace("=3s", "=60s");
     let starting = tokio::spawn(async move { try_connect(&patient).await });

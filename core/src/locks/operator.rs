@@ -92,8 +92,8 @@ impl Locks {
     /// The store's.
     ///
     /// # On a quorum
-    /// `true` says that a majority does not have it any more. A holder whose grant the nodes that
-    /// answered had not all had may keep it by those that did not: ask again once they do.
+    /// `true` says that a majority does not have it any more, and extends it no more; a holder that released it
+    /// at the same moment, while a node is silent, counts as evicted.
     ///
     /// # Cancel safety
     /// If the future is dropped, the eviction may or may not have happened.
