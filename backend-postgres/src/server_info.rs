@@ -28,8 +28,7 @@ const SQL: &str = "\
     pg_catalog.current_setting('full_page_writes') OPERATOR(pg_catalog.=) 'on', \
     EXISTS (SELECT FROM pg_catalog.pg_stat_replication), \
     pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) '', \
-    pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_write', \
-    pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')";
+    pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_write',";
 
 impl ServerInfo {
     pub(crate) async fn of(session: &Session, options: &ConnectOptions) -> Result<ServerInfo> {
@@ -41,7 +40,7 @@ impl ServerInfo {
             has_standbys: read_setting(row, 2)?,
             has_synchronous_standby: read_setting(row, 3)?,
             commits_in_memory: read_setting(row, 4)?,
-            tells_history: read_setting(row, 5)?,
+            tells_history: options.history.is_known(),
         })
     }
 
@@ -84,7 +83,7 @@ impl ServerInfo {
         }
         if !self.tells_history {
             weaknesses.push(
-                "a primary that was replaced still runs: this user may not call pg_control_system",
+                "a primary that was replaced still runs: the server does not tell this user its timeline (pg_control_system)",
             );
         }
         weaknesses

@@ -35,6 +35,11 @@ impl History {
 pub(crate) struct LastHistory(Mutex<Option<History>>);
 
 impl LastHistory {
+    /// Whether the last server told it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
     /// Passes over a primary that was replaced, and still takes writes. A server that never told its history is
     /// believed; one that told it is asked until it does again.
     pub(super) fn require(&self, host: &impl Display, now: Option<History>) -> Result<()> {

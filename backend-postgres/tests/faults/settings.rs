@@ -172,5 +172,8 @@ async fn settings_that_weaken_locks_are_reported_in_the_profile() {
     }
     sql(&server, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC").await;
     let dangers = direct(&server, "").await.profile().exclusion_fails_when.join("; ");
-    assert!(dangers.contains("may not call pg_control_system"), "{dangers}");
+    assert!(
+        dangers.contains("does not tell this user its timeline (pg_control_system)"),
+        "{dangers}"
+    );
 }
