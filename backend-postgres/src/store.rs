@@ -61,9 +61,6 @@ impl Store {
 
     /// When to check any waiter.
     pub(crate) fn check_again(&self) -> Duration {
-        match self.server.session.is_direct() {
-            true => CHECK_AGAIN,
-            false => CHECK_WITHOUT_PUSHES,
-        }
+        if self.server.session.is_direct() { CHECK_AGAIN } else { CHECK_WITHOUT_PUSHES }
     }
 }

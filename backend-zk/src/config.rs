@@ -258,10 +258,7 @@ impl ZkStore {
 }
 
 fn address((name, port): &(String, u16)) -> String {
-    match name.contains(':') {
-        true => format!("[{name}]:{port}"),
-        false => format!("{name}:{port}"),
-    }
+    if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") }
 }
 
 /// Parses `h1:2181,h2,[::1]:2182`, with no other characters: the transport splits the list again.

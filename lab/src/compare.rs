@@ -157,10 +157,7 @@ impl Options {
     }
 
     async fn compare(&self, stop: &CancellationToken) -> Result<Comparison> {
-        let stores = match self.stores.is_empty() {
-            true => usual(),
-            false => self.stores.clone(),
-        };
+        let stores = if self.stores.is_empty() { usual() } else { self.stores.clone() };
         let plan = if self.quick { Plan::quick() } else { Plan::usual(self.seconds) };
         let plan = Plan { round_trip: self.rtt, ..plan };
         let seed = self.seed.unwrap_or_else(fencelock_conformance::fresh_seed);

@@ -82,9 +82,6 @@ impl StoreContext {
     /// Refuses to work in a forked child, which shares its parent's descriptors, and with them the
     /// latch and the pipes that show that a claim's owner lives.
     pub(crate) fn same_process(&self) -> Result<()> {
-        match std::process::id() == self.process {
-            true => Ok(()),
-            false => Err(forked()),
-        }
+        if std::process::id() == self.process { Ok(()) } else { Err(forked()) }
     }
 }

@@ -140,10 +140,7 @@ mod system {
         /// and a record of `old` bytes. Returns the number of outdated bytes before the new record.
         pub(crate) fn commit(&self, left: usize, old: usize, record: &[u8]) -> io::Result<usize> {
             let stays = left + old + record.len() <= COMPACT_ABOVE;
-            let left = match stays {
-                true => left,
-                false => consume(self.fd.as_fd(), left).map(|()| 0)?,
-            };
+            let left = if stays { left } else { consume(self.fd.as_fd(), left).map(|()| 0)? };
             // Written as a whole or not at all, whatever kills this process. There is room, since a
             // record lies within one of the buffer's pages: either the old record is the only
             // other, or the content is so short that it lies in at most two, the second of which
@@ -153,10 +150,7 @@ mod system {
             }
             // The new record counts from now on. What could not be consumed is left to the next
             // commit.
-            match stays || consume(self.fd.as_fd(), old).is_err() {
-                true => Ok(left + old),
-                false => Ok(0),
-            }
+            if stays || consume(self.fd.as_fd(), old).is_err() { Ok(left + old) } else { Ok(0) }
         }
 
         /// Removes the content of a damaged page, under the latch.

@@ -105,10 +105,7 @@ impl<'a> State<'a> {
         let Some(ledger) = Ledger::of_version_1(&self.head()?) else { return Ok(()) };
         let living = slot_pipe::live_slots(dir)
             .map_err(|errno| failed("watch the named pipes in", self.path, errno))?;
-        match living.is_empty() {
-            true => self.write_ledger(&ledger),
-            false => Err(in_use()),
-        }
+        if living.is_empty() { self.write_ledger(&ledger) } else { Err(in_use()) }
     }
 
     /// Whether it has format 1, which has no cells.

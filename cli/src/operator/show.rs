@@ -46,10 +46,7 @@ impl Options {
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let lock = self.target.connect().await?;
         let seen = lock.inspect().await?;
-        output::print(&match self.json {
-            true => json(&lock, &seen) + "\n",
-            false => text(&lock, &seen),
-        })?;
+        output::print(&if self.json { json(&lock, &seen) + "\n" } else { text(&lock, &seen) })?;
         lock.locks.close().await?;
         Ok(ExitCode::from(if seen.holders.is_empty() { NO } else { 0 }))
     }

@@ -103,10 +103,7 @@ impl Options {
             false => output::print(&line(cell, is_removed, self.dry_run)),
         };
         code = tidied.remove(&expired, remove, shown).await?.unwrap_or(code);
-        output::print(&match self.json {
-            true => tidied.json(),
-            false => tidied.summary(&locks),
-        })?;
+        output::print(&if self.json { tidied.json() } else { tidied.summary(&locks) })?;
         locks.close().await?;
         Ok(code)
     }

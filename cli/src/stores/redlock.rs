@@ -70,9 +70,10 @@ impl Options {
 /// Prints the status; an error if no lock can be granted at present.
 async fn show_status(url: &str, lock: Option<&str>, as_json: bool) -> Result<()> {
     let nodes = status(url, lock).await?;
-    match as_json {
-        true => println!("{}", json(&nodes)),
-        false => print!("{}", table(&nodes, lock.is_some())),
+    if as_json {
+        println!("{}", json(&nodes))
+    } else {
+        print!("{}", table(&nodes, lock.is_some()))
     }
     let Some(error) = no_quorum(&nodes) else { return Ok(()) };
     let store: Arc<str> = StoreUrl::parse(url)?.to_string().into();

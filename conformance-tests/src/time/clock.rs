@@ -105,8 +105,5 @@ fn build(source: &Path, shim: &Path) -> io::Result<()> {
         .args([shim, source])
         .arg("-ldl")
         .status()?;
-    match built.success() {
-        true => Ok(()),
-        false => Err(io::Error::other("cc cannot build the shim")),
-    }
+    if built.success() { Ok(()) } else { Err(io::Error::other("cc cannot build the shim")) }
 }

@@ -211,10 +211,7 @@ impl Write<'_> {
         }
         let is_same = before.record.as_ref().is_none_or(|before| before.born == record.born);
         let writes = record.version.saturating_sub(before.version());
-        match is_same && writes <= REMEMBERED as u64 {
-            true => Fate::NotMade,
-            false => Fate::Unknown,
-        }
+        if is_same && writes <= REMEMBERED as u64 { Fate::NotMade } else { Fate::Unknown }
     }
 }
 

@@ -223,10 +223,7 @@ impl AcquireLoop<'_> {
             slept = self.client.sleep_until(self.gives_up.min(silence_ends)) => slept,
         };
         slept?;
-        let error = match self.gives_up <= silence_ends {
-            true => self.timed_out(),
-            false => self.silent(),
-        };
+        let error = if self.gives_up <= silence_ends { self.timed_out() } else { self.silent() };
         // On a busy machine the answer may have arrived while this task was not running; then the
         // backend's explanation of an unanswered request is outdated.
         match poll_once(attempt.as_mut()).await {
@@ -253,10 +250,7 @@ impl AcquireLoop<'_> {
             slept = self.client.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
             () = claim.notify.notified() => Ok(()),
         };
-        match self.wait.unpark() {
-            true => woken,
-            false => Err(closed()),
-        }
+        if self.wait.unpark() { woken } else { Err(closed()) }
     }
 
     async fn back_off(&self, pause: Duration) -> Result<()> {
@@ -360,10 +354,7 @@ async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Outpu
 /// The end of a hold, whatever the store answers: a fixed lease counts from before the request, less
 /// the drift margin, `hold_at_most` from the grant.
 fn hold_limit(request: &AcquireRequest, asked: Moment, granted: Moment) -> Limit {
-    let lease = match request.renewed {
-        true => Moment::NEVER,
-        false => lease_end(asked, request.ttl),
-    };
+    let lease = if request.renewed { Moment::NEVER } else { lease_end(asked, request.ttl) };
     let at_most = request.hold_at_most.map_or(Moment::NEVER, |limit| granted + limit);
     match at_most < lease {
         true => Limit { at: at_most, reason: LostReason::HoldLimit },

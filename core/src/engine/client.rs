@@ -66,10 +66,7 @@ impl ClientInner {
     /// the closing is signalled.
     pub(crate) async fn sleep_until(&self, at: Moment) -> Result<()> {
         self.store.clock().sleep_until(at).await;
-        match self.now() < at {
-            true => Err(closed()),
-            false => Ok(()),
-        }
+        if self.now() < at { Err(closed()) } else { Ok(()) }
     }
 
     /// The store's cells.

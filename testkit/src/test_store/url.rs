@@ -14,10 +14,7 @@ pub(crate) fn with_params(url: &str, params: &[(&str, &str)]) -> String {
     });
     let ours = params.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
     let pairs: Vec<String> = kept.map(str::to_owned).chain(ours).collect();
-    match pairs.is_empty() {
-        true => base.to_owned(),
-        false => format!("{base}?{}", pairs.join("&")),
-    }
+    if pairs.is_empty() { base.to_owned() } else { format!("{base}?{}", pairs.join("&")) }
 }
 
 /// The prefix of the names of locks that `url` sets, or the default one.

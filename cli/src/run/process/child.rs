@@ -224,8 +224,5 @@ pub(crate) fn pid(number: u32) -> io::Result<Pid> {
 
 /// This very program, also when its file was replaced meanwhile.
 fn this_program() -> io::Result<std::path::PathBuf> {
-    match cfg!(target_os = "linux") {
-        true => Ok("/proc/self/exe".into()),
-        false => std::env::current_exe(),
-    }
+    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }

@@ -31,10 +31,7 @@ struct Claim {
 impl Claim {
     /// When others may first have been told by it that the tick is over.
     fn may_be_over(&self) -> Option<u64> {
-        match self.never_twice && !self.refused {
-            true => Some(self.invoked),
-            false => self.mark_invoked,
-        }
+        if self.never_twice && !self.refused { Some(self.invoked) } else { self.mark_invoked }
     }
 
     /// Whether it began to run after `first` had marked the tick.

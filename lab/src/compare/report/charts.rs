@@ -193,10 +193,7 @@ pub(super) fn mark(
         corners.iter().map(corner).collect::<Vec<_>>()
     };
     area.draw(&Polygon::new(shape(1.0), edge))?;
-    match is_full {
-        true => Ok(()),
-        false => area.draw(&Polygon::new(shape(0.55), PAGE.filled())),
-    }
+    if is_full { Ok(()) } else { area.draw(&Polygon::new(shape(0.55), PAGE.filled())) }
 }
 
 /// A store's line and mark, next to its name.

@@ -16,10 +16,7 @@ use crate::suite::context::Context;
 /// Acquires, or tries with a wait limit. A try without one may find the lock busy: the request of
 /// the attempt that was dropped before may still be in flight.
 async fn acquire(lock: Lock, tries: bool) -> Result<Option<Guard>> {
-    match tries {
-        true => lock.try_acquire().await,
-        false => lock.acquire().await.map(Some),
-    }
+    if tries { lock.try_acquire().await } else { lock.acquire().await.map(Some) }
 }
 
 /// Drops the guard, unless it was dropped with its future.
