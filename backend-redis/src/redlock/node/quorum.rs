@@ -121,11 +121,8 @@ impl Quorum {
         }
         if eligible.iter().flatten().count() < self.majority() {
             // They are not asked.
-            let ready = |report: &mut NodeReport| match report {
-                NodeReport::NoAnswer => *report = NodeReport::Answered("ready"),
-                _ => {}
-            };
-            reports.iter_mut().for_each(ready);
+            let unasked = reports.iter_mut().filter(|it| matches!(it, NodeReport::NoAnswer));
+            unasked.for_each(|report| *report = NodeReport::Answered("ready"));
             return Err(self.no_quorum(&reports));
         }
         Ok(Electorate {
