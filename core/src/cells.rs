@@ -15,8 +15,7 @@ mod settled;
 mod watching;
 
 pub use cell::{Cell, CellValue, CellVersion, CellWatch};
-pub(crate) use combining::{Combiners, Step, View, require_token};
+pub(crate) use combining::{Step, View, require_token};
 pub use expired::{ExpiredCell, ExpiredCells};
 pub(crate) use handle::{Handle, not_ours};
 pub(crate) use record::{Kind, MAX_BODY};
-pub(crate) use watching::Watchers;

@@ -1,6 +1,7 @@
 //! The engine: acquiring, waiting, renewing, releasing and cleaning up, once for every store.
 
 pub(crate) mod acquire;
+pub(crate) mod base;
 pub(crate) mod cleanup;
 pub(crate) mod client;
 pub(crate) mod connection;

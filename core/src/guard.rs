@@ -9,12 +9,10 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
+use crate::engine::base::Base;
 use crate::engine::client::ClientInner;
-use crate::engine::downgrade;
-use crate::engine::handoff::Turn;
 use crate::engine::hold::{Ending, Hold};
-use crate::engine::owned_hold::OwnedHold;
-use crate::engine::share::{Share, SharedGuard};
+use crate::engine::share::{Share, Shared};
 use crate::engine::telemetry;
 use crate::store::check::Check;
 use crate::time::moment::Moment;
@@ -51,66 +49,53 @@ pub struct Guard {
     part: Part,
 }
 
-/// What a guard has of its hold.
+/// What a guard has of what was granted.
 enum Part {
     /// All of it.
-    Whole(OwnedHold),
+    All(Base),
     /// A share, beside those of other guards.
     Share(Box<Share>),
-    /// A turn of it.
-    Turn(Box<Turn>),
 }
 
 impl Guard {
-    pub(crate) fn new(owned: OwnedHold) -> Guard {
-        Guard { part: Part::Whole(owned) }
+    /// Of all that was granted, until `limit` at the latest.
+    pub(crate) fn new((base, limit): (Base, Moment)) -> Guard {
+        if limit == Moment::NEVER {
+            return Guard { part: Part::All(base) };
+        }
+        Guard::of_share(Share::new(Arc::new(Shared { base, limit, _registered: None })))
     }
 
     pub(crate) fn of_share(share: Share) -> Guard {
         Guard { part: Part::Share(Box::new(share)) }
     }
 
-    pub(crate) fn of_turn(turn: Turn) -> Guard {
-        Guard { part: Part::Turn(Box::new(turn)) }
-    }
-
     /// The same guard, which ends no later than at `limit`.
     pub(crate) fn end_at(self, limit: Moment) -> Guard {
-        let share = match self.part {
-            Part::Share(share) => *share,
-            _ => Share::new(Arc::new(SharedGuard { guard: self, _registered: None })),
-        };
-        Guard::of_share(share.end_at(limit))
+        match self.part {
+            Part::All(base) => Guard::new((base, limit)),
+            Part::Share(share) => Guard::of_share(share.end_at(limit)),
+        }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         match &self.part {
-            Part::Turn(turn) => &turn.hold,
-            Part::Whole(owned) => &owned.hold,
+            Part::All(base) => base.hold(),
             Part::Share(share) => &share.hold,
-        }
-    }
-
-    /// When it ends at the latest, whatever becomes of the hold.
-    pub(crate) fn limit(&self) -> Moment {
-        match &self.part {
-            Part::Share(share) => share.limit(),
-            Part::Whole(_) | Part::Turn(_) => Moment::NEVER,
         }
     }
 
     pub(crate) fn client(&self) -> &Arc<ClientInner> {
         match &self.part {
-            Part::Turn(turn) => &turn.client,
-            Part::Whole(owned) => &owned.client,
+            Part::All(base) => base.client(),
             Part::Share(share) => &share.client,
         }
     }
 
     pub(crate) fn span(&self) -> &Span {
         match &self.part {
-            Part::Turn(turn) => &turn.span,
-            Part::Whole(_) | Part::Share(_) => &self.hold().span,
+            Part::All(base) => base.span(),
+            Part::Share(share) => &share.hold.span,
         }
     }
 
@@ -122,14 +107,14 @@ impl Guard {
     fn validity(&self) -> Option<Moment> {
         match &self.part {
             Part::Share(share) => share.valid_until(share.client.now()),
-            Part::Whole(_) | Part::Turn(_) => self.hold().valid_until(),
+            Part::All(base) => base.hold().valid_until(),
         }
     }
 
     fn lost_reason(&self) -> Option<LostReason> {
         match &self.part {
             Part::Share(share) => share.lost(share.client.now()),
-            Part::Whole(_) | Part::Turn(_) => match self.hold().ending() {
+            Part::All(base) => match base.hold().ending() {
                 Some(Ending::Lost(reason)) => Some(reason),
                 _ => None,
             },
@@ -143,7 +128,7 @@ impl Guard {
         let changed = self.hold().changed();
         async move {
             match &self.part {
-                Part::Whole(_) | Part::Turn(_) => changed.await,
+                Part::All(_) => changed.await,
                 Part::Share(share) => share.until_limit(changed).await,
             }
         }
@@ -166,9 +151,8 @@ impl Guard {
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         match &self.part {
-            Part::Whole(owned) => owned.hold.grant.token,
+            Part::All(base) => base.token(),
             Part::Share(share) => share.token,
-            Part::Turn(turn) => turn.token,
         }
     }
 
@@ -218,7 +202,7 @@ impl Guard {
     /// Whether no other guard shares its hold.
     pub(crate) fn is_sole(&self) -> bool {
         match &self.part {
-            Part::Whole(_) | Part::Turn(_) => true,
+            Part::All(_) => true,
             Part::Share(share) => share.is_sole(),
         }
     }
@@ -258,7 +242,7 @@ impl Guard {
     pub fn is_held(&self) -> bool {
         match &self.part {
             Part::Share(share) => share.is_held(share.client.now()),
-            Part::Whole(_) | Part::Turn(_) => self.hold().is_held(self.client().now()),
+            Part::All(base) => base.hold().is_held(base.client().now()),
         }
     }
 
@@ -350,46 +334,6 @@ impl Guard {
         })
     }
 
-    /// Makes the guard of [`rw_lock(…).write()`](crate::RwLock::write) a reader's, with no moment in
-    /// which it is neither: after the writing, others may read what this guard continues to read.
-    /// The token stays. Readers that are next in line are granted the lock; a writer ahead of them
-    /// stops them, as ever. There is no way back: a reader that became a writer would wait for the
-    /// other readers, and two of them for each other for ever; release it and acquire `write()`.
-    ///
-    /// A reader's guard stays as it is. From the call on [`mode`](Guard::mode) is shared, answered or
-    /// not: other readers may be in, so count on no more than reading.
-    ///
-    /// # Errors
-    /// - [`ErrorKind::Lost`]: the lock was lost.
-    /// - [`ErrorKind::Unreachable`]: the store did not confirm within `unreachable_after`. The guard
-    ///   still holds the lock at least as a reader; call it again.
-    /// - [`ErrorKind::Unsupported`]: the store has no downgrade
-    ///   ([`Profile::downgrade`](crate::Profile::downgrade)).
-    /// - [`ErrorKind::InvalidArgument`]: a guard of [`lock`](crate::Locks::lock) or of permits, or
-    ///   other guards of its [`Owner`](crate::Owner) may still write.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, the guard is held at least as a reader: whether the store had the
-    /// request is unknown until the next call.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
-    /// # use fencelock_core as fencelock;
-    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
-    /// use fencelock::Mode;
-    /// let prices = locks.rw_lock("prices").write().acquire().await?;
-    /// // … write them …
-    /// prices.downgrade().await?;
-    /// assert_eq!(prices.mode(), Mode::Shared);
-    /// let other = locks.rw_lock("prices").read().try_acquire().await?;
-    /// assert!(other.is_some(), "others read them as well, and no writer came between");
-    /// # Ok(()) }
-    /// ```
-    pub async fn downgrade(&self) -> Result<()> {
-        let downgraded = downgrade::run(self).await;
-        downgraded.map_err(|error| self.explain(error, Operation::Downgrade))
-    }
-
     /// Releases the lock and waits until the store has confirmed it.
     ///
     /// # Errors
@@ -427,21 +371,14 @@ impl Guard {
     }
 
     async fn release_part(self) -> Result<()> {
-        let mut part = self.part;
-        let owned = loop {
-            match part {
-                Part::Whole(owned) => break owned,
-                Part::Turn(turn) => match turn.finish()? {
-                    Some(owned) => break owned,
-                    None => return Ok(()),
-                },
-                Part::Share(share) => match share.finish()? {
-                    Some(last) => part = last.part,
-                    None => return Ok(()),
-                },
-            }
+        let base = match self.part {
+            Part::All(base) => base,
+            Part::Share(share) => match share.finish()? {
+                Some(last) => last,
+                None => return Ok(()),
+            },
         };
-        owned.release().await
+        base.release().await
     }
 
     /// As [`run`](Guard::run), for work that a function makes: on a lost lock the function is not called. One that

@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::engine::acquire::{WaitLimit, acquire};
+use crate::engine::base::{Base, acquire_base};
 use crate::engine::client::ClientInner;
 use crate::engine::connection::{Bound, Connection};
-use crate::engine::handoff::{self, acquire_in_turn};
 use crate::engine::own_hold;
 use crate::guard::Guard;
 use crate::owner::Owner;
 use crate::store::claim::{AcquireRequest, LockKind};
+use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
 use crate::types::mode::{Mode, Permits};
 use crate::types::name::LockName;
@@ -412,10 +413,11 @@ impl Lock {
         match &self.owner {
             Some(owner) => owner.acquire(client, request, wait_limit).await,
             None if request.local_handoffs == 1 => {
-                acquire(client, request, wait_limit, None).await.map(Guard::new)
+                let owned = acquire(client, request, wait_limit, None).await?;
+                Ok(Guard::new((Base::Whole(owned), Moment::NEVER)))
             }
             // Boxed, so that an ordinary acquisition is no larger for it.
-            None => Box::pin(acquire_guard(client, request, wait_limit)).await,
+            None => Box::pin(acquire_base(client, request, wait_limit)).await.map(Guard::new),
         }
     }
 
@@ -436,35 +438,6 @@ impl Lock {
             self.connection.not_connected(error, Operation::Acquire, &request.name)
         })
     }
-}
-
-/// A guard, from the store or by a local hand-off.
-pub(crate) async fn acquire_guard(
-    client: &Arc<ClientInner>,
-    request: &AcquireRequest,
-    wait_limit: WaitLimit,
-) -> Result<Guard> {
-    if request.local_handoffs == 1 {
-        return acquire(client, request, wait_limit, None).await.map(Guard::new);
-    }
-    let explained = |error| client.explain(error, Operation::Acquire, &request.name);
-    handoff::require(request).map_err(explained)?;
-    let most = request.local_handoffs.min(client.store.profile().max_local_handoffs);
-    let request = AcquireRequest { local_handoffs: most, ..request.clone() };
-    let is_try = wait_limit.limit.is_zero();
-    if is_try && client.handoffs.are_busy(&request) {
-        let message = "held by this process, or others of it wait for it";
-        return Err(explained(Error::new(ErrorKind::Busy, message)));
-    }
-    if is_try || most == 1 {
-        let request = AcquireRequest { local_handoffs: 1, ..request };
-        return acquire(client, &request, wait_limit, None).await.map(Guard::new);
-    }
-    let guard = acquire_in_turn(client, &request, wait_limit).await.map(Guard::of_turn)?;
-    Ok(match request.hold_at_most {
-        Some(limit) => guard.end_at(client.now() + limit),
-        None => guard,
-    })
 }
 
 /// The rest of a wait limit that counts from `since`, or from now.

@@ -12,18 +12,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::current_runtime;
-use crate::cells::{Cell, Combiners, Handle, Kind, Watchers};
+use crate::cells::{Cell, Handle, Kind};
 use crate::engine::cleanup::Reaper;
 use crate::engine::client::{ClientInner, silent};
-use crate::engine::connection::{Bound, Connection};
-use crate::engine::handoff::Handoffs;
+use crate::engine::connection::Connection;
 use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
 use crate::lock::{Lock, RwLock};
 use crate::recipes::barrier::Barrier;
 use crate::recipes::counter::Counter;
-use crate::recipes::election::{Election, Observers};
-use crate::recipes::ids::{Blocks, Ids};
+use crate::recipes::election::Election;
+use crate::recipes::ids::Ids;
 use crate::recipes::latch::Latch;
 use crate::recipes::once::Once;
 use crate::store::cell_store::{Content, Keep, Stamp};
@@ -125,12 +124,8 @@ impl Locks {
             closing,
             metrics,
             worker_task,
-            handoffs: Handoffs::default(),
             cells,
-            combiners: Combiners::default(),
-            watchers: Watchers::default(),
-            id_blocks: Blocks::default(),
-            observers: Observers::default(),
+            registries: Default::default(),
         };
         Ok(Locks::of(Arc::new(client)))
     }
@@ -140,12 +135,7 @@ impl Locks {
     }
 
     pub(crate) async fn into_client(self) -> Result<Arc<ClientInner>> {
-        self.connected().await.cloned()
-    }
-
-    async fn connected(&self) -> Result<&Arc<ClientInner>> {
-        let bound = self.connection.settings().unreachable_after;
-        self.connection.wait(Bound::silence(bound)).await
+        self.connection.connected().await.cloned()
     }
 
     /// Waits until the store is connected for the first time, for at most `unreachable_after`. Only a client from
@@ -160,7 +150,7 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn until_connected(&self) -> Result<()> {
-        let connected = self.connected().await;
+        let connected = self.connection.connected().await;
         connected.map(drop).map_err(|error| self.connection.explain(error, Operation::Connect))
     }
 
@@ -232,7 +222,7 @@ impl Locks {
         let name = name.as_ref();
         let keep = Keep::For(ELECTION_KEPT);
         let handle = Handle::new(&self.connection, name, Kind::Election, keep);
-        Election::new(self, name, handle, self.lock(name).without_handoffs())
+        Election::new(&self.connection, name, handle, self.lock(name).without_handoffs())
     }
 
     /// Unique numbers under `name`, on every store.
@@ -247,7 +237,7 @@ impl Locks {
     /// The store's.
     #[doc(hidden)]
     pub async fn read_cell(&self, name: impl AsRef<str>) -> Result<Option<Content>> {
-        let (name, client) = self.for_operator(name.as_ref(), Operation::Read).await?;
+        let (name, client) = self.connection.resolved(name.as_ref(), Operation::Read).await?;
         client.required_cells()?.read(&name, None).await
     }
 
@@ -263,7 +253,7 @@ impl Locks {
         to: Option<&Content>,
         keep: Keep,
     ) -> Result<bool> {
-        let (name, client) = self.for_operator(name.as_ref(), Operation::Write).await?;
+        let (name, client) = self.connection.resolved(name.as_ref(), Operation::Write).await?;
         client.required_cells()?.swap(&name, from, to, keep).await
     }
 

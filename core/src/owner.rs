@@ -12,11 +12,11 @@ use std::sync::{Arc, Weak};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::acquire::WaitLimit;
+use crate::engine::base::{Base, acquire_base};
 use crate::engine::client::ClientInner;
 use crate::engine::hold::Hold;
-use crate::engine::share::{Share, SharedGuard};
+use crate::engine::share::{Share, Shared};
 use crate::guard::Guard;
-use crate::lock::acquire_guard;
 use crate::store::claim::AcquireRequest;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
@@ -103,12 +103,12 @@ enum Entry {
     /// An acquisition of the owner asks the store.
     Asking(Gate),
     /// Its guards share it, until the limit of the first.
-    Held { hold: Arc<Hold>, limit: Moment, shared: Weak<SharedGuard> },
+    Held { hold: Arc<Hold>, limit: Moment, shared: Weak<Shared> },
 }
 
 /// What an acquisition does next.
 enum Next {
-    Join(Arc<SharedGuard>),
+    Join(Arc<Shared>),
     Wait(Gate),
     Ask(Asking),
 }
@@ -152,8 +152,8 @@ impl Owner {
                     let left = wait.left.saturating_sub(waited);
                     // Boxed, so that an acquisition without an owner is no larger for it.
                     let wait = WaitLimit { left, ..wait };
-                    let guard = Box::pin(acquire_guard(client, request, wait)).await?;
-                    return Ok(Guard::of_share(Share::new(asking.granted(guard))));
+                    let granted = Box::pin(acquire_base(client, request, wait)).await?;
+                    return Ok(Guard::of_share(Share::new(asking.granted(granted))));
                 }
             }
         }
@@ -206,9 +206,9 @@ impl Owner {
 }
 
 /// One more guard of a hold.
-fn join(shared: Arc<SharedGuard>, request: &AcquireRequest, now: Moment) -> Result<Guard> {
+fn join(shared: Arc<Shared>, request: &AcquireRequest, now: Moment) -> Result<Guard> {
     // A downgrade that has not begun counts this reference to the guard.
-    let held = shared.guard.mode();
+    let held = shared.base.hold().mode();
     if held == Mode::Shared && request.mode != Mode::Shared {
         return Err(invalid(
             "this owner reads it, so a writer of the same owner would wait for itself; release the \
@@ -256,10 +256,11 @@ struct Asking {
 }
 
 impl Asking {
-    fn granted(self, guard: Guard) -> Arc<SharedGuard> {
-        let (hold, limit) = (guard.hold().clone(), guard.limit());
+    fn granted(self, (base, limit): (Base, Moment)) -> Arc<Shared> {
+        let hold = base.hold().clone();
         let registered = Registered { holds: self.holds.clone(), key: self.key.clone() };
-        let shared = Arc::new(SharedGuard { guard, _registered: Some(Box::new(registered)) });
+        let registered: Option<Box<dyn Send + Sync>> = Some(Box::new(registered));
+        let shared = Arc::new(Shared { base, limit, _registered: registered });
         let entry = Entry::Held { hold, limit, shared: Arc::downgrade(&shared) };
         self.holds.lock().insert(self.key.clone(), entry);
         shared

@@ -133,16 +133,17 @@ pub(crate) async fn change<A: Send + 'static>(
 ) -> Result<A> {
     let (caller, answered) = oneshot::channel();
     let change: Box<dyn Change> = Box::new(Typed { change, answer: None, caller });
+    let combiners = client.registry::<Combiners>();
     let is_first = {
-        let mut all = client.combiners.cells.lock();
+        let mut all = combiners.cells.lock();
         let is_first = !all.contains_key(key);
         all.entry(key.clone()).or_default().push(change);
         is_first
     };
     if is_first {
-        let work =
-            Work { client: client.clone(), cells: cells.clone(), key: key.clone(), is_done: false };
-        client.reaper.runtime.spawn(work.run());
+        let (client, cells, key) = (client.clone(), cells.clone(), key.clone());
+        let work = Work { client, combiners, cells, key, is_done: false };
+        work.client.reaper.runtime.clone().spawn(work.run());
     }
     // Only the end of the runtime drops a change.
     answered.await.unwrap_or_else(|_| Err(closed()))
@@ -151,6 +152,7 @@ pub(crate) async fn change<A: Send + 'static>(
 /// The task that changes one cell for as long as there are changes.
 struct Work {
     client: Arc<ClientInner>,
+    combiners: Arc<Combiners>,
     cells: Cells,
     key: Key,
     /// The entry belongs to another task by now, if there is one.
@@ -173,7 +175,7 @@ impl Work {
 
     /// The next changes; `None`, and the end of the entry, when there are none.
     fn take(&mut self) -> Option<Vec<Box<dyn Change>>> {
-        let mut all = self.client.combiners.cells.lock();
+        let mut all = self.combiners.cells.lock();
         let waiting = all.get_mut(&self.key)?;
         waiting.retain(|change| change.is_wanted());
         if waiting.is_empty() {
@@ -188,7 +190,7 @@ impl Work {
     /// Adds to `changes`, which were not written, those that have come meanwhile: where clients contend,
     /// each needs one write and not one for the first of its changes and one for the others.
     fn take_more(&self, changes: &mut Vec<Box<dyn Change>>) {
-        let mut all = self.client.combiners.cells.lock();
+        let mut all = self.combiners.cells.lock();
         let Some(waiting) = all.get_mut(&self.key) else { return };
         waiting.retain(|change| change.is_wanted());
         let room = self.key.kind.most_together().saturating_sub(changes.len());
@@ -287,7 +289,7 @@ impl Drop for Work {
         if self.is_done {
             return;
         }
-        let left = self.client.combiners.cells.lock().remove(&self.key);
+        let left = self.combiners.cells.lock().remove(&self.key);
         let ended: Result<(), Error> = Err(closed());
         for change in left.into_iter().flatten() {
             change.finish(ended.clone());

@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::cells::combining::{Key, Step, View, change};
 use crate::cells::record::Kind;
 use crate::cells::settled::{Access, Seen};
-use crate::cells::watching::Watching;
+use crate::cells::watching::{Watchers, Watching};
 use crate::engine::client::ClientInner;
-use crate::engine::connection::{Bound, Connection};
+use crate::engine::connection::Connection;
 use crate::store::cell_store::{Cells, Keep, Stamp};
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;
@@ -95,7 +95,7 @@ impl Handle {
     /// A watch on the cell; what it says is to be [explained](Handle::explain).
     pub(crate) async fn watch(&self, doing: Operation) -> Result<Watching> {
         let (client, cells, key) = self.resolved(doing).await?;
-        Ok(client.watchers.watch(client, cells, &key.name, key.kind))
+        Ok(client.registry::<Watchers>().watch(client, cells, &key.name, key.kind))
     }
 
     /// Adds the operation, the name and the store to an error.
@@ -119,10 +119,9 @@ impl Handle {
     async fn connected(&self, doing: Operation) -> Result<(&Arc<ClientInner>, &Cells, &Key)> {
         let key = self.key.as_ref();
         let key = key.map_err(|error| self.connection.explain(error.clone(), doing))?;
-        let bound = self.connection.settings().unreachable_after;
-        let connected = self.connection.wait(Bound::silence(bound)).await;
+        let client = self.connection.connected().await;
         let client =
-            connected.map_err(|error| self.connection.not_connected(error, doing, &key.name))?;
+            client.map_err(|error| self.connection.not_connected(error, doing, &key.name))?;
         let cells = client.required_cells();
         let cells = cells.map_err(|error| client.explain(error, doing, &key.name))?;
         Ok((client, cells, key))

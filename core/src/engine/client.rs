@@ -1,5 +1,6 @@
 //! A client: a connected store with its background tasks, shared by its locks and guards.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,15 +8,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::cells::{Combiners, Watchers};
 use crate::engine::cleanup::Reaper;
-use crate::engine::handoff::Handoffs;
 use crate::engine::metrics::Metrics;
 use crate::engine::renewal::worker::RenewalWorker;
-use crate::recipes::election::Observers;
-use crate::recipes::ids::Blocks;
 use crate::store::cell_store::Cells;
 use crate::store::erased::ErasedStore;
+use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;
@@ -33,13 +31,10 @@ pub(crate) struct ClientInner {
     pub(crate) closing: CancellationToken,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) worker_task: AbortHandle,
-    pub(crate) handoffs: Handoffs,
     /// If the store has them.
     pub(crate) cells: Option<Cells>,
-    pub(crate) combiners: Combiners,
-    pub(crate) watchers: Watchers,
-    pub(crate) id_blocks: Blocks,
-    pub(crate) observers: Observers,
+    /// One of each type, made by its first use.
+    pub(crate) registries: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Drop for ClientInner {
@@ -52,6 +47,17 @@ impl Drop for ClientInner {
 impl ClientInner {
     pub(crate) fn now(&self) -> Moment {
         self.store.clock().now()
+    }
+
+    /// What the tasks of this client share of a feature, such as the hand-offs. The client knows none of them.
+    pub(crate) fn registry<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let mut registries = self.registries.lock();
+        let known = registries.iter().find_map(|known| known.clone().downcast().ok());
+        known.unwrap_or_else(|| {
+            let new = Arc::<T>::default();
+            registries.push(new.clone());
+            new
+        })
     }
 
     /// Adds the operation, the lock and the store to an error.

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::client::ClientInner;
+use crate::store::distributed_lock::Snapshot;
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, format_duration};
@@ -63,6 +64,36 @@ impl Connection {
             Connection::Ready(client) => Ok(client),
             Connection::Pending(pending) => pending.wait(bound).await,
         }
+    }
+
+    /// The client, once it is connected, for what has no bound of its own.
+    pub(crate) async fn connected(&self) -> Result<&Arc<ClientInner>> {
+        self.wait(Bound::silence(self.settings().unreachable_after)).await
+    }
+
+    /// The lock's name and the client, once it is connected, for an operator's request.
+    pub(crate) async fn resolved(
+        &self,
+        name: &str,
+        doing: Operation,
+    ) -> Result<(LockName, &Arc<ClientInner>)> {
+        let name = LockName::with_prefix(&self.settings().prefix, name);
+        let name = name.map_err(|error| self.explain(error, doing))?;
+        match self.connected().await {
+            Ok(client) => Ok((name, client)),
+            Err(error) => Err(self.not_connected(error, doing, &name)),
+        }
+    }
+
+    /// The holders and waiters of `name`, as far as the store knows.
+    pub(crate) async fn inspect(&self, name: &str) -> Result<Snapshot> {
+        let (name, client) = self.resolved(name, Operation::Inspect).await?;
+        let asked = client.ask(client.store.inspect(&name)).await;
+        let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
+        for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
+            *token = token.in_epoch(client.settings.token_epoch);
+        }
+        Ok(seen)
     }
 
     /// Adds the operation and the store to an error.

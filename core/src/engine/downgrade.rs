@@ -8,63 +8,56 @@ use std::pin::pin;
 use crate::engine::client::{ClientInner, silent};
 use crate::engine::hold::{Ending, Hold};
 use crate::guard::{Guard, run_while};
-use crate::store::claim::{Claim, LockKind};
+use crate::store::claim::LockKind;
 use crate::store::distributed_lock::RenewOutcome;
-use crate::sync::Mutex;
 use crate::time::backoff::Backoff;
-use crate::types::error::{Error, ErrorKind, LostReason, Result, invalid};
+use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, invalid};
 use crate::types::mode::Mode;
 
-/// How far the downgrade of a hold is.
-#[derive(Debug, Default)]
-pub(crate) struct Downgrade(Mutex<Stage>);
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
-    #[default]
-    None,
-    /// Requested, and not confirmed.
-    Asked,
-    Confirmed,
-}
-
-impl Downgrade {
-    pub(crate) fn mode(&self, claim: &Claim) -> Mode {
-        match *self.0.lock() {
-            Stage::None => claim.mode(),
-            Stage::Asked | Stage::Confirmed => Mode::Shared,
-        }
-    }
-
-    /// Begins, unless it has begun. An acquisition of the same owner takes a share first and looks at the
-    /// mode then: so it is counted here, or sees a reader.
+impl Guard {
+    /// Makes the guard of [`rw_lock(…).write()`](crate::RwLock::write) a reader's, with no moment in
+    /// which it is neither: after the writing, others may read what this guard continues to read.
+    /// The token stays. Readers that are next in line are granted the lock; a writer ahead of them
+    /// stops them, as ever. There is no way back: a reader that became a writer would wait for the
+    /// other readers, and two of them for each other for ever; release it and acquire `write()`.
+    ///
+    /// A reader's guard stays as it is. From the call on [`mode`](Guard::mode) is shared, answered or
+    /// not: other readers may be in, so count on no more than reading.
     ///
     /// # Errors
-    /// Others may write.
-    fn begin(&self, is_sole: impl FnOnce() -> bool) -> Result<()> {
-        let mut stage = self.0.lock();
-        if *stage == Stage::None {
-            if !is_sole() {
-                let message = "other guards of its owner may still write; release them before the \
-                               downgrade";
-                return Err(invalid(message));
-            }
-            *stage = Stage::Asked;
-        }
-        Ok(())
-    }
-
-    fn confirm(&self) {
-        *self.0.lock() = Stage::Confirmed;
-    }
-
-    fn is_confirmed(&self) -> bool {
-        *self.0.lock() == Stage::Confirmed
+    /// - [`ErrorKind::Lost`]: the lock was lost.
+    /// - [`ErrorKind::Unreachable`]: the store did not confirm within `unreachable_after`. The guard
+    ///   still holds the lock at least as a reader; call it again.
+    /// - [`ErrorKind::Unsupported`]: the store has no downgrade
+    ///   ([`Profile::downgrade`](crate::Profile::downgrade)).
+    /// - [`ErrorKind::InvalidArgument`]: a guard of [`lock`](crate::Locks::lock) or of permits, or
+    ///   other guards of its [`Owner`](crate::Owner) may still write.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the guard is held at least as a reader: whether the store had the
+    /// request is unknown until the next call.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+    /// # use fencelock_core as fencelock;
+    /// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+    /// use fencelock::Mode;
+    /// let prices = locks.rw_lock("prices").write().acquire().await?;
+    /// // … write them …
+    /// prices.downgrade().await?;
+    /// assert_eq!(prices.mode(), Mode::Shared);
+    /// let other = locks.rw_lock("prices").read().try_acquire().await?;
+    /// assert!(other.is_some(), "others read them as well, and no writer came between");
+    /// # Ok(()) }
+    /// ```
+    pub async fn downgrade(&self) -> Result<()> {
+        let downgraded = downgrade(self).await;
+        downgraded.map_err(|error| self.explain(error, Operation::Downgrade))
     }
 }
 
 /// Downgrades `guard`, unless it is a reader's.
-pub(crate) async fn run(guard: &Guard) -> Result<()> {
+async fn downgrade(guard: &Guard) -> Result<()> {
     let (client, hold) = (guard.client(), guard.hold());
     require(guard)?;
     if !guard.is_held() {

@@ -9,7 +9,6 @@
 mod group;
 mod turn;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +24,10 @@ use crate::store::claim::{AcquireRequest, LockKind};
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
-use crate::types::name::LockName;
 use crate::types::options::format_duration;
 
-use group::Group;
-use turn::Offer;
+pub(crate) use group::Handoffs;
+use group::{Group, Key, Offer};
 pub(crate) use turn::Turn;
 
 /// Whether acquisitions of `request` can share a grant.
@@ -46,44 +44,6 @@ pub(crate) fn require(request: &AcquireRequest) -> Result<()> {
     Err(invalid(format!(
         "local_handoffs was set, but {why}; remove it, or use lock(name) with ttl(…)"
     )))
-}
-
-/// The groups of one client.
-#[derive(Default)]
-pub(crate) struct Handoffs {
-    /// Only those with a waiter, a tenure or a contention.
-    groups: Mutex<HashMap<Key, Arc<Group>>>,
-}
-
-/// Acquisitions with the same key take turns with each other.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
-    lock: LockName,
-    kind: LockKind,
-    ttl: Duration,
-    unreachable_after: Duration,
-    most: u32,
-}
-
-impl Handoffs {
-    /// Whether acquisitions of this process hold or want the lock already.
-    pub(crate) fn are_busy(&self, request: &AcquireRequest) -> bool {
-        let groups = self.groups.lock();
-        let group = groups.get(&Key::of(request));
-        group.is_some_and(|group| !group.state.lock().is_idle())
-    }
-}
-
-impl Key {
-    fn of(request: &AcquireRequest) -> Key {
-        Key {
-            lock: request.name.clone(),
-            kind: request.kind,
-            ttl: request.ttl,
-            unreachable_after: request.unreachable_after,
-            most: request.local_handoffs,
-        }
-    }
 }
 
 /// Acquires in turn with the other acquisitions of this process.
@@ -153,7 +113,7 @@ async fn wait_for_turn(
         };
         // No sender is dropped without a message.
         let offer = received.unwrap_or_else(|_| Err(closed()))?;
-        match offer.accept(&caller, started) {
+        match Turn::accept(offer, &caller, started) {
             Some(turn) => {
                 waiter.is_served = true;
                 return Ok(turn);
@@ -176,11 +136,13 @@ struct Waiter {
 impl Waiter {
     fn join(client: &Arc<ClientInner>, request: &AcquireRequest) -> Waiter {
         let (sender, receiver) = oneshot::channel();
+        let listed = client.registry::<Handoffs>();
         // Both are locked until the waiter is in the queue: an empty group is removed.
-        let mut groups = client.handoffs.groups.lock();
+        let mut groups = listed.groups.lock();
         let group = groups.entry(Key::of(request)).or_insert_with_key(|key| {
             let request = AcquireRequest { hold_at_most: None, ..request.clone() };
-            Arc::new(Group { key: key.clone(), request, state: Mutex::default() })
+            let (key, listed) = (key.clone(), Arc::downgrade(&listed));
+            Arc::new(Group { key, listed, request, state: Mutex::default() })
         });
         let group = group.clone();
         let mut state = group.state.lock();
@@ -240,6 +202,6 @@ impl Drop for Waiter {
             contention.task.abort();
         }
         drop(left);
-        self.group.remove_if_idle(&self.client);
+        self.group.remove_if_idle();
     }
 }

@@ -12,14 +12,13 @@ use tokio::sync::Notify;
 use tracing::Span;
 
 use crate::engine::cleanup::CleanupGuard;
-use crate::engine::downgrade::Downgrade;
 use crate::engine::metrics::Metrics;
 use crate::engine::program;
 use crate::engine::telemetry;
 use crate::store::claim::Claim;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
-use crate::types::error::LostReason;
+use crate::types::error::{LostReason, Result, invalid};
 use crate::types::mode::Mode;
 use crate::types::token::FencingToken;
 
@@ -258,6 +257,54 @@ impl Hold {
     /// first poll, counts.
     pub(crate) fn changed(&self) -> impl Future<Output = ()> + '_ {
         self.changed.notified()
+    }
+}
+
+/// How far the downgrade of a hold is.
+#[derive(Debug, Default)]
+pub(crate) struct Downgrade(Mutex<Stage>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    None,
+    /// Requested, and not confirmed.
+    Asked,
+    Confirmed,
+}
+
+impl Downgrade {
+    pub(crate) fn mode(&self, claim: &Claim) -> Mode {
+        match *self.0.lock() {
+            Stage::None => claim.mode(),
+            Stage::Asked | Stage::Confirmed => Mode::Shared,
+        }
+    }
+
+    /// Begins, unless it has begun. An acquisition of the same owner takes a share first and looks at the
+    /// mode then: so it is counted here, or sees a reader.
+    ///
+    /// # Errors
+    /// Others may write.
+    pub(crate) fn begin(&self, is_sole: impl FnOnce() -> bool) -> Result<()> {
+        let mut stage = self.0.lock();
+        if *stage == Stage::None {
+            if !is_sole() {
+                let message = "other guards of its owner may still write; release them before the \
+                               downgrade";
+                return Err(invalid(message));
+            }
+            *stage = Stage::Asked;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn confirm(&self) {
+        *self.0.lock() = Stage::Confirmed;
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        *self.0.lock() == Stage::Confirmed
     }
 }
 

@@ -6,25 +6,26 @@ use std::sync::{Arc, Weak};
 
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::engine::base::Base;
 use crate::engine::client::ClientInner;
 use crate::engine::hold::{Ending, Hold};
 use crate::engine::owned_hold::not_held;
 use crate::engine::telemetry;
-use crate::guard::Guard;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Result};
 use crate::types::token::FencingToken;
 
-/// A guard that several others own together. Dropping the last reference releases it in the
-/// background.
-pub(crate) struct SharedGuard {
-    pub(crate) guard: Guard,
+/// What several guards own together. Dropping the last reference releases it in the background.
+pub(crate) struct Shared {
+    pub(crate) base: Base,
+    /// When each of its shares ends at the latest.
+    pub(crate) limit: Moment,
     /// Dropped with it.
     pub(crate) _registered: Option<Box<dyn Send + Sync>>,
 }
 
-/// The part of one guard in a [`SharedGuard`].
+/// The part of one guard in what is [`Shared`].
 pub(crate) struct Share {
     pub(crate) client: Arc<ClientInner>,
     pub(crate) hold: Arc<Hold>,
@@ -36,19 +37,20 @@ pub(crate) struct Share {
 }
 
 /// Empty after the end of the share.
-type Part = Mutex<Option<Arc<SharedGuard>>>;
+type Part = Mutex<Option<Arc<Shared>>>;
 
 impl Share {
-    pub(crate) fn new(shared: Arc<SharedGuard>) -> Share {
-        Share {
-            // A share of a share ends with it.
-            limit: shared.guard.limit(),
-            client: shared.guard.client().clone(),
-            hold: shared.guard.hold().clone(),
-            token: shared.guard.fencing_token(),
+    pub(crate) fn new(shared: Arc<Shared>) -> Share {
+        let limit = shared.limit;
+        let share = Share {
+            limit: Moment::NEVER,
+            client: shared.base.client().clone(),
+            hold: shared.base.hold().clone(),
+            token: shared.base.token(),
             part: Arc::new(Mutex::new(Some(shared))),
             timer: None,
-        }
+        };
+        share.end_at(limit)
     }
 
     /// Ends it no later than at `limit`.
@@ -61,15 +63,10 @@ impl Share {
         self
     }
 
-    /// When it ends at the latest, whatever becomes of the hold.
-    pub(crate) fn limit(&self) -> Moment {
-        self.limit
-    }
-
     /// Whether no other guard has a share of the hold.
     pub(crate) fn is_sole(&self) -> bool {
         let part = self.part.lock();
-        part.as_ref().is_none_or(|shared| Arc::strong_count(shared) == 1 && shared.guard.is_sole())
+        part.as_ref().is_none_or(|shared| Arc::strong_count(shared) == 1)
     }
 
     /// The end of the validity, or `None` after the end of the share.
@@ -104,18 +101,18 @@ impl Share {
         }
     }
 
-    /// Ends the share. The last one of its hold gives back the guard, to be released.
+    /// Ends the share. The last one gives back what they shared, to be released.
     ///
     /// # Errors
     /// It was lost.
-    pub(crate) fn finish(&self) -> Result<Option<Guard>> {
+    pub(crate) fn finish(&self) -> Result<Option<Base>> {
         let now = self.client.now();
         let shared = self.part.lock().take();
         if now >= self.limit {
             return Err(Error::new(ErrorKind::NotHeld, LostReason::HoldLimit.to_string()));
         }
         match shared.and_then(Arc::into_inner) {
-            Some(last) => Ok(Some(last.guard)),
+            Some(last) => Ok(Some(last.base)),
             None if self.hold.is_held(now) => Ok(None),
             None => Err(not_held(&self.hold)),
         }
@@ -138,11 +135,10 @@ fn end_at(
             return;
         }
         let ended = part.upgrade().and_then(|part| part.lock().take());
-        if let Some(SharedGuard { guard, .. }) = ended.as_deref()
+        if let Some(Shared { base, .. }) = ended.as_deref()
             && hold.valid_until().is_some()
         {
-            let reason = LostReason::HoldLimit;
-            telemetry::lost(guard.span(), hold.claim(), guard.fencing_token(), reason);
+            telemetry::lost(base.span(), hold.claim(), base.token(), LostReason::HoldLimit);
         }
     }
 }

@@ -1,12 +1,10 @@
 //! What operators and tools ask of a store: who holds a lock, its end by force, and the removal of what is
 //! of no use any more.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locks;
 use crate::cells::{ExpiredCell, ExpiredCells, expired};
-use crate::engine::client::ClientInner;
 use crate::engine::connection::Bound;
 use crate::store::distributed_lock::{ParticipantId, ReleaseOutcome, Snapshot};
 use crate::store::scratch::Scratch;
@@ -36,13 +34,7 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
-        let (name, client) = self.for_operator(name.as_ref(), Operation::Inspect).await?;
-        let asked = client.ask(client.store.inspect(&name)).await;
-        let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
-        for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
-            *token = token.in_epoch(client.settings.token_epoch);
-        }
-        Ok(seen)
+        self.connection.inspect(name.as_ref()).await
     }
 
     /// Whether the store answers now, within `limit`: for the readiness probe of a service. It costs the store one
@@ -98,7 +90,7 @@ impl Locks {
     /// # Cancel safety
     /// If the future is dropped, the eviction may or may not have happened.
     pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
-        let (name, client) = self.for_operator(name.as_ref(), Operation::Evict).await?;
+        let (name, client) = self.connection.resolved(name.as_ref(), Operation::Evict).await?;
         let asked = client.ask(client.store.evict(&name, who)).await;
         let removal = asked.map_err(|error| client.explain(error, Operation::Evict, &name))?;
         Ok(removal != ReleaseOutcome::Absent)
@@ -120,7 +112,7 @@ impl Locks {
         grace: Duration,
     ) -> Result<Option<ExpiredCells>> {
         let explain = |error| self.connection.explain(error, Operation::Read);
-        let client = self.connected().await.map_err(explain)?;
+        let client = self.connection.connected().await.map_err(explain)?;
         expired::find(client, beginnings, grace).await.map_err(explain)
     }
 
@@ -134,7 +126,7 @@ impl Locks {
     #[doc(hidden)]
     pub async fn remove_expired(&self, cell: &ExpiredCell) -> Result<bool> {
         let explain = |error| self.connection.explain(error, Operation::Remove);
-        let client = self.connected().await.map_err(explain)?;
+        let client = self.connection.connected().await.map_err(explain)?;
         let removed = expired::remove(client, cell).await;
         removed.map_err(|error| client.explain(error, Operation::Remove, cell.name()))
     }
@@ -150,7 +142,7 @@ impl Locks {
     #[doc(hidden)]
     pub async fn clear(&self, scratch: &Scratch, limit: Duration) -> Result<()> {
         let explain = |error| self.connection.explain(error, Operation::Clear);
-        let client = self.connected().await.map_err(explain)?;
+        let client = self.connection.connected().await.map_err(explain)?;
         let mut last_error = None;
         let clearing = async {
             let mut backoff = Backoff::start();
@@ -169,19 +161,5 @@ impl Locks {
             Err(Error::new(ErrorKind::Unreachable, message).with_cause(last_error))
         });
         cleared.map_err(explain)
-    }
-
-    /// The lock's name and the client, once it is connected.
-    pub(super) async fn for_operator(
-        &self,
-        name: &str,
-        doing: Operation,
-    ) -> Result<(LockName, &Arc<ClientInner>)> {
-        let name = LockName::with_prefix(&self.connection.settings().prefix, name);
-        let name = name.map_err(|error| self.connection.explain(error, doing))?;
-        match self.connected().await {
-            Ok(client) => Ok((name, client)),
-            Err(error) => Err(self.connection.not_connected(error, doing, &name)),
-        }
     }
 }

@@ -3,22 +3,19 @@
 //! A leader is the holder of a lock, and its fencing token is its term. What others read of it is in a cell,
 //! which only a larger term overwrites; whether it still leads, the lock says.
 
-mod observing;
+pub(crate) mod observing;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cells::{Handle, Step, View, not_ours, require_token};
+use crate::engine::connection::Connection;
 use crate::guard::Guard;
 use crate::lock::Lock;
-use crate::locks::Locks;
 use crate::time::backoff::Backoff;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, invalid};
 use crate::types::token::FencingToken;
-
-pub use observing::Observer;
-pub(crate) use observing::Observers;
 
 /// The longest words of a leader, in bytes.
 const MOST: usize = 4 * 1024;
@@ -43,7 +40,7 @@ const MOST: usize = 4 * 1024;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Election {
-    locks: Locks,
+    connection: Connection,
     name: String,
     handle: Handle,
     lock: Lock,
@@ -90,8 +87,9 @@ impl fmt::Debug for Leader {
 }
 
 impl Election {
-    pub(crate) fn new(locks: &Locks, name: &str, handle: Handle, lock: Lock) -> Election {
-        Election { locks: locks.clone(), name: name.to_owned(), handle, lock, words: Vec::new() }
+    pub(crate) fn new(connection: &Connection, name: &str, handle: Handle, lock: Lock) -> Election {
+        let (connection, name) = (connection.clone(), name.to_owned());
+        Election { connection, name, handle, lock, words: Vec::new() }
     }
 
     /// What others read of this candidate when it leads, such as its address: at most 4 KiB.
@@ -202,7 +200,7 @@ impl Election {
     pub async fn leader(&self) -> Result<Option<Leader>> {
         let said = self.handle.read(Operation::Read, said).await?;
         // Asked after the cell: a leader writes while it holds the lock.
-        let seen = self.locks.inspect(&self.name).await?;
+        let seen = self.connection.inspect(&self.name).await?;
         let Some(holder) = seen.holders.first() else { return Ok(None) };
         match (said, holder.token) {
             (Some(leader), Some(token)) if leader.term == token => Ok(Some(leader)),
@@ -214,19 +212,6 @@ impl Election {
             // A client of another library.
             (_, None) => Ok(None),
         }
-    }
-
-    /// Follows who leads: the present leader first, then each change. All observers of a client cost the store
-    /// one watch and one request a second.
-    ///
-    /// # Errors
-    /// The store's.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
-    pub async fn observe(&self) -> Result<Observer> {
-        let client = self.handle.client(Operation::Read).await?;
-        Ok(client.observers.observe(self, client))
     }
 }
 

@@ -41,11 +41,11 @@ pub struct Ids {
 }
 
 /// The blocks of one client, by the key of their lock.
-pub(crate) type Blocks = Mutex<HashMap<Arc<str>, Arc<Block>>>;
+type Blocks = Mutex<HashMap<Arc<str>, Arc<Block>>>;
 
 /// Ids that were fetched and not given out.
 #[derive(Default)]
-pub(crate) struct Block {
+struct Block {
     left: tokio::sync::Mutex<std::ops::Range<u64>>,
 }
 
@@ -85,8 +85,8 @@ impl Ids {
         let explained = |error| self.connection.explain(error, Operation::Acquire);
         let size = *self.block.as_ref().map_err(|error| explained(error.clone()))?;
         let (client, request) = self.lock.resolved_now().await?;
-        let block =
-            client.id_blocks.lock().entry(request.name.shared_key().clone()).or_default().clone();
+        let blocks = client.registry::<Blocks>();
+        let block = blocks.lock().entry(request.name.shared_key().clone()).or_default().clone();
         let mut left = block.left.lock().await;
         if left.is_empty() {
             *left = self.fetch(size).await?;

@@ -1,6 +1,8 @@
 //! Whom to notify when a store reports that a cell has changed.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
 use crate::store::cell_store::Notifier;
@@ -8,15 +10,24 @@ use crate::store::registry::shrink_after_burst;
 use crate::sync::Mutex;
 
 /// The watches of cells, by the cell's key. Each is notified once.
-#[derive(Debug, Default)]
-pub struct CellWatches {
-    notifiers: Mutex<HashMap<String, Vec<Weak<Notifier>>>>,
+#[derive(Debug)]
+pub struct CellWatches<K = String> {
+    notifiers: Mutex<HashMap<K, Vec<Weak<Notifier>>>>,
 }
 
-impl CellWatches {
+impl<K> Default for CellWatches<K> {
+    fn default() -> CellWatches<K> {
+        CellWatches { notifiers: Mutex::default() }
+    }
+}
+
+impl<K: Eq + Hash> CellWatches<K> {
     /// Has `notifier` notified of the next change. A report can overtake the reply to the request that
     /// asks the store for it, so this comes before the request.
-    pub fn insert(&self, key: &str, notifier: &Arc<Notifier>) {
+    pub fn insert<Q>(&self, key: &Q, notifier: &Arc<Notifier>)
+    where
+        Q: ToOwned<Owned = K> + ?Sized,
+    {
         let wanted = Arc::downgrade(notifier);
         let mut all = self.notifiers.lock();
         if all.len() == all.capacity() {
@@ -28,7 +39,10 @@ impl CellWatches {
     }
 
     /// The cell at `key` has changed. Those who still watch it read it, which begins the next watch.
-    pub fn changed(&self, key: &str) {
+    pub fn changed<Q: Eq + Hash + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
         let notifiers = {
             let mut all = self.notifiers.lock();
             let notifiers = all.remove(key);

@@ -4,11 +4,27 @@
 //! error is of the kind of the error that gives up after it; a reader wants each of them once.
 
 use std::error::Error as _;
+use std::fmt;
 
 use crate::types::error::Error;
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match f.alternate() {
+            true => f.write_str(&with_causes(self)),
+            false => fmt::Display::fmt(&self.inner, f),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&with_causes(self))
+    }
+}
+
 /// The error and its causes, without those that the text before them contains.
-pub(crate) fn with_causes(error: &Error) -> String {
+fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut kind = error.kind();
     let mut next = error.source();

@@ -7,8 +7,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::types::causes::with_causes;
-
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -231,12 +229,12 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// ```
 #[derive(Clone)]
 pub struct Error {
-    inner: Box<Inner>,
+    pub(super) inner: Box<Inner>,
     source: Option<Source>,
 }
 
 #[derive(Clone)]
-struct Inner {
+pub(super) struct Inner {
     kind: ErrorKind,
     retryable: bool,
     message: String,
@@ -375,21 +373,6 @@ impl fmt::Display for Inner {
             write!(f, ": ")?;
         }
         write!(f, "{}: {}", self.kind.message(), self.message)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match f.alternate() {
-            true => f.write_str(&with_causes(self)),
-            false => fmt::Display::fmt(&self.inner, f),
-        }
-    }
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&with_causes(self))
     }
 }
 

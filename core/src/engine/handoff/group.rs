@@ -4,24 +4,23 @@
 //! While a group is locked, nothing calls the program's wakers, subscribers or recorder, nor the backend:
 //! they may use the same lock, and may panic.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Key;
-use super::turn::{Offer, TurnNumber};
 use crate::engine::acquire::{Observed, WaitLimit, acquire};
 use crate::engine::client::ClientInner;
 use crate::engine::hold::Hold;
 use crate::engine::owned_hold::OwnedHold;
-use crate::store::claim::AcquireRequest;
+use crate::store::claim::{AcquireRequest, LockKind};
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Result, closed};
+use crate::types::name::LockName;
 use crate::types::token::FencingToken;
 
 /// How long after the grant a turn may begin. A waiter of another process waits for this long and
@@ -32,8 +31,62 @@ const TENURE: Duration = Duration::from_millis(10);
 /// a store keeps a grant for a waiter that does not confirm it.
 const FIRST_TURN: Duration = Duration::from_secs(2);
 
+/// The groups of one client.
+#[derive(Default)]
+pub(crate) struct Handoffs {
+    /// Only those with a waiter, a tenure or a contention.
+    pub(super) groups: Mutex<HashMap<Key, Arc<Group>>>,
+}
+
+/// Acquisitions with the same key take turns with each other.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    lock: LockName,
+    kind: LockKind,
+    ttl: Duration,
+    unreachable_after: Duration,
+    most: u32,
+}
+
+impl Handoffs {
+    /// Whether acquisitions of this process hold or want the lock already.
+    pub(crate) fn are_busy(&self, request: &AcquireRequest) -> bool {
+        let groups = self.groups.lock();
+        let group = groups.get(&Key::of(request));
+        group.is_some_and(|group| !group.state.lock().is_idle())
+    }
+}
+
+impl Key {
+    pub(super) fn of(request: &AcquireRequest) -> Key {
+        Key {
+            lock: request.name.clone(),
+            kind: request.kind,
+            ttl: request.ttl,
+            unreachable_after: request.unreachable_after,
+            most: request.local_handoffs,
+        }
+    }
+}
+
+/// A turn that a waiter may begin. Dropped without that, it goes to the next one.
+pub(super) struct Offer {
+    pub(super) group: Arc<Group>,
+    pub(super) client: Arc<ClientInner>,
+    pub(super) number: TurnNumber,
+    pub(super) is_open: bool,
+}
+
+/// Which turn of which tenure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct TurnNumber {
+    pub(super) tenure: u64,
+    pub(super) offer: u64,
+}
+
 pub(super) struct Group {
     pub(super) key: Key,
+    pub(super) listed: Weak<Handoffs>,
     /// What the contention asks the store for: the options of the acquisition that came first.
     pub(super) request: AcquireRequest,
     /// See the top of the file for what may not happen while it is locked.
@@ -161,7 +214,7 @@ impl Group {
                     waiter
                 }
                 Advanced::Ended(ended) => {
-                    self.remove_if_idle(client);
+                    self.remove_if_idle();
                     return Some(ended);
                 }
             };
@@ -187,12 +240,13 @@ impl Group {
                 _ => None,
             }
         };
-        self.remove_if_idle(client);
+        self.remove_if_idle();
         drop(ended);
     }
 
-    pub(super) fn remove_if_idle(self: &Arc<Group>, client: &ClientInner) {
-        let mut groups = client.handoffs.groups.lock();
+    pub(super) fn remove_if_idle(self: &Arc<Group>) {
+        let Some(listed) = self.listed.upgrade() else { return };
+        let mut groups = listed.groups.lock();
         let is_listed = groups.get(&self.key).is_some_and(|group| Arc::ptr_eq(group, self));
         if is_listed && self.state.lock().is_idle() {
             groups.remove(&self.key);
@@ -205,6 +259,14 @@ enum Advanced {
     /// The waiter is to be sent the offer of this number.
     Offered(oneshot::Sender<Result<Offer>>, TurnNumber),
     Ended(OwnedHold),
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        if self.is_open {
+            drop(self.group.pass_on(&self.client, self.number));
+        }
+    }
 }
 
 impl State {
@@ -229,7 +291,7 @@ impl Tenure {
 
 /// Acquires the lock from the store for those who wait.
 async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed: Arc<Observed>) {
-    let unanswered = Unanswered { group: &group, client: &client, id };
+    let unanswered = Unanswered { group: &group, id };
     let for_ever = WaitLimit { limit: Duration::MAX, left: Duration::MAX };
     let acquired = acquire(&client, &group.request, for_ever, Some(&observed)).await;
     let (granted, failed) = {
@@ -275,14 +337,13 @@ async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed:
         }
     }
     drop(unanswered);
-    group.remove_if_idle(&client);
+    group.remove_if_idle();
 }
 
 /// Ends the wait of all if their contention ends without an answer, by a panic of the backend or the end
 /// of the runtime that connected: no other task would ask for them.
 struct Unanswered<'a> {
     group: &'a Arc<Group>,
-    client: &'a ClientInner,
     id: u64,
 }
 
@@ -304,7 +365,7 @@ impl Drop for Unanswered<'_> {
         for waiter in waiting.into_values() {
             let _ = waiter.send(Err(error.clone()));
         }
-        self.group.remove_if_idle(self.client);
+        self.group.remove_if_idle();
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tracing::Span;
 
-use super::group::Group;
+use super::group::{Group, Offer, TurnNumber};
 use crate::engine::client::ClientInner;
 use crate::engine::hold::{Hold, RunningTurn};
 use crate::engine::metrics::GrantedBy;
@@ -13,21 +13,6 @@ use crate::engine::telemetry;
 use crate::time::moment::Moment;
 use crate::types::error::Result;
 use crate::types::token::FencingToken;
-
-/// A turn that a waiter may begin. Dropped without that, it goes to the next one.
-pub(super) struct Offer {
-    pub(super) group: Arc<Group>,
-    pub(super) client: Arc<ClientInner>,
-    pub(super) number: TurnNumber,
-    pub(super) is_open: bool,
-}
-
-/// Which turn of which tenure.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct TurnNumber {
-    pub(super) tenure: u64,
-    pub(super) offer: u64,
-}
 
 /// One acquisition of a tenure. Its end begins the next turn, or ends the tenure.
 pub(crate) struct Turn {
@@ -40,14 +25,14 @@ pub(crate) struct Turn {
     is_over: bool,
 }
 
-impl Offer {
-    /// Begins the turn, unless it was revoked or the hold was lost meanwhile.
-    pub(super) fn accept(mut self, caller: &Span, started: Moment) -> Option<Turn> {
-        let (group, client) = (self.group.clone(), self.client.clone());
+impl Turn {
+    /// Begins the turn that was offered, unless it was revoked or the hold was lost meanwhile.
+    pub(super) fn accept(mut offer: Offer, caller: &Span, started: Moment) -> Option<Turn> {
+        let (group, client) = (offer.group.clone(), offer.client.clone());
         let mut state = group.state.lock();
-        self.is_open = false;
+        offer.is_open = false;
         let now = client.now();
-        let tenure = state.tenure.as_mut().filter(|tenure| tenure.number() == self.number)?;
+        let tenure = state.tenure.as_mut().filter(|tenure| tenure.number() == offer.number)?;
         if !tenure.owned.hold.is_valid(now) {
             let ended = group.end_tenure(&mut state, &client);
             drop(state);
@@ -64,7 +49,7 @@ impl Offer {
         let mut turn = Turn {
             span: Span::none(),
             token,
-            number: self.number,
+            number: offer.number,
             is_over: false,
             client,
             hold,
@@ -76,17 +61,7 @@ impl Offer {
         turn.hold.begin_turn(RunningTurn { token, span: turn.span.clone(), since: now });
         Some(turn)
     }
-}
 
-impl Drop for Offer {
-    fn drop(&mut self) {
-        if self.is_open {
-            drop(self.group.pass_on(&self.client, self.number));
-        }
-    }
-}
-
-impl Turn {
     /// Ends the turn. The last one of its tenure gives back the hold, to be released.
     ///
     /// # Errors

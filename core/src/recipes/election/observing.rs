@@ -22,7 +22,7 @@ const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The elections that a client follows, by their names.
 #[derive(Default)]
-pub(crate) struct Observers {
+struct Observers {
     followed: Mutex<HashMap<String, Weak<Following>>>,
 }
 
@@ -46,8 +46,23 @@ pub struct Observer {
     is_given: bool,
 }
 
+impl Election {
+    /// Follows who leads: the present leader first, then each change. All observers of a client cost the store
+    /// one watch and one request a second.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn observe(&self) -> Result<Observer> {
+        let client = self.handle.client(Operation::Read).await?;
+        Ok(client.registry::<Observers>().observe(self, client))
+    }
+}
+
 impl Observers {
-    pub(super) fn observe(&self, election: &Election, client: &Arc<ClientInner>) -> Observer {
+    fn observe(&self, election: &Election, client: &Arc<ClientInner>) -> Observer {
         let mut followed = self.followed.lock();
         let following = followed.get(&election.name).and_then(Weak::upgrade).unwrap_or_else(|| {
             followed.retain(|_, following| following.strong_count() > 0);
