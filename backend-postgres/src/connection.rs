@@ -11,5 +11,5 @@ mod supervised;
 
 pub(crate) use history::LastHistory;
 pub(crate) use options::{ConnectOptions, Host, without_nul};
-pub(crate) use session::Session;
-pub(crate) use supervised::{PushHandler, SupervisedSession};
+pub(crate) use session::{PushHandler, Session};
+pub(crate) use supervised::SupervisedSession;

@@ -11,7 +11,7 @@ use fencelock_core::{Guard, Locks, Result, Settings};
 use zookeeper_client::Client;
 
 use crate::backend::ZkBackend;
-use crate::connection::access::Access;
+use crate::connection::access::{Access, Rights};
 use crate::connection::login::Login;
 use crate::connection::tls::Tls;
 use crate::nodes::held_node;
@@ -37,15 +37,6 @@ pub struct ZkStore {
     login: Option<Login>,
     rights: Option<Rights>,
     tls: Option<Tls>,
-}
-
-/// The access rights of the nodes that a client creates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rights {
-    /// Every client has all rights.
-    Open,
-    /// The login that created a node has all rights, any other none.
-    Creator,
 }
 
 const PORT: u16 = 2181;

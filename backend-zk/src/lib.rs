@@ -35,7 +35,8 @@ mod sessions;
 
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
-pub use config::{Rights, ZkStore};
+pub use config::ZkStore;
+pub use connection::access::Rights;
 pub use connection::tls::Tls;
 /// The transport, in the version whose `Client` this crate accepts.
 pub use zookeeper_client;

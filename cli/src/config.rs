@@ -13,6 +13,7 @@
 //!    `FENCELOCK_CONFIG`
 
 mod file;
+mod reach;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,11 +21,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::ValueEnum;
 use fencelock::backend::url::StoreUrl;
 use fencelock::{Error, Profile, Reach, Ttl, URL_VARIABLE};
 
 use file::Content;
+pub(crate) use reach::RequiredReach;
 
 use crate::stores;
 
@@ -71,36 +72,6 @@ impl FromStr for GivenUrl {
 impl fmt::Debug for GivenUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GivenUrl(***)")
-    }
-}
-
-/// Which clients the store's locks must exclude at least.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum RequiredReach {
-    /// The processes of this machine
-    Machine,
-    /// The processes of all machines that use the store
-    Network,
-}
-
-impl RequiredReach {
-    fn parse(text: &str) -> Option<RequiredReach> {
-        RequiredReach::from_str(text, false).ok()
-    }
-
-    fn is_met_by(self, reach: Reach) -> bool {
-        match reach {
-            Reach::Process => false,
-            Reach::Machine => self == RequiredReach::Machine,
-            Reach::Network => true,
-        }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            RequiredReach::Machine => "machine",
-            RequiredReach::Network => "network",
-        }
     }
 }
 

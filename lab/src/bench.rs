@@ -10,92 +10,23 @@ mod clients;
 mod figures;
 mod held;
 mod limits;
+mod options;
 mod rounds;
 mod worker;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
 
-use clap::ValueEnum;
 use fencelock::{Counter, Error, ErrorKind, Result, Settings};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub(crate) use clients::{Load, LockSource, Note};
 pub(crate) use figures::{cpu_time, fairness, handed_off, histogram, new_histogram, now};
 use figures::{in_us, largest_deviation_percent, tenth};
+use limits::{Limit, Limits};
+pub(crate) use options::{Options, Seen};
+use options::{Workload, json, store_word};
 use worker::{Workers, read_line};
-
-/// Measures a store with one workload; prints one line of JSON.
-///
-/// The locks are named `bench-0` and so on, after the URL's prefix, like a service's own; a counter is
-/// `bench-counter` and a latch `bench-latch`, which two runs on one store cannot use at once.
-/// What a free lock leaves for a while in any store stays: in Redis the key of the last fencing
-/// token, for an hour to a day; in ZooKeeper an empty node, for minutes; in files a directory.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    /// The store; `baseline:tokio-mutex` is tokio's own Mutex in the same loop
-    url: String,
-    /// What the clients do
-    #[arg(value_enum)]
-    workload: Workload,
-    /// Number of clients
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    clients: u32,
-    /// Duration in seconds
-    #[arg(value_parser = seconds)]
-    seconds: Duration,
-    /// Spread the clients over this many processes
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    processes: u32,
-    /// Up to this many acquisitions of a process take turns on one grant
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1_024))]
-    local_handoffs: Option<u32>,
-    /// Then also what the store's own database does without this library, with as many clients: `uncontended`
-    /// of postgres:// alone. A table named fencelock_bench_limits is made there and dropped
-    #[arg(long)]
-    limits: bool,
-    /// This is one of those processes: its first client's number
-    #[arg(long, hide = true)]
-    worker: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Workload {
-    /// Each client acquires and releases a lock of its own
-    Uncontended,
-    /// All acquire and release one lock
-    Contended,
-    /// All acquire one lock, and hold it for 2 ms
-    Handover,
-    /// CLIENTS locks are held, and nothing else happens
-    Held,
-    /// Each client adds 1 to one counter, whose value is checked at the end
-    Counter,
-    /// In rounds, all wait for one latch, which is then opened
-    Latch,
-    /// In rounds, each counts down one latch, all at the same instant
-    CountDowns,
-}
-
-fn seconds(text: &str) -> std::result::Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("expected seconds from 0.01 to 86400".to_owned()),
-    }
-}
-
-/// What one process saw, on the clock that all processes of a machine share.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Seen {
-    /// Pairs, or additions, of each client.
-    pub(crate) pairs: Vec<u64>,
-    /// Latencies in nanoseconds, each with how often it was seen.
-    pub(crate) latencies: Vec<(u64, u64)>,
-    /// Of `handover`: asked, granted and release called, in nanoseconds.
-    pub(crate) holds: Vec<[u64; 3]>,
-    pub(crate) elapsed: f64,
-}
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -249,6 +180,32 @@ impl Options {
         source.drive(Load { clients, locks, time: self.seconds, note }).await
     }
 
+    fn takes_limits_only_of_a_database(&self) -> Result<()> {
+        let is_database = ["postgres", "postgresql"].contains(&store_word(&self.url));
+        let is_one_loop = self.workload == Workload::Uncontended && self.processes == 1;
+        if !self.limits || is_database && is_one_loop {
+            return Ok(());
+        }
+        let message = "--limits is for `uncontended` in one process on postgres://: leave it out";
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// Prints a line for each.
+    fn measure_limits(&self) -> Result<()> {
+        fencelock_cli::runtime()?.block_on(async {
+            for limit in Limit::ALL {
+                let limits = Limits::connect(limit, &self.url, self.clients).await?;
+                let source = LockSource::Limits(Arc::new(limits));
+                let clients = 0..self.clients;
+                let load = Load { clients, locks: u32::MAX, time: self.seconds, note: Note::Pair };
+                let seen = source.drive(load).await;
+                source.close().await?;
+                println!("{}", json(&self.line(limit.name(), &[seen?])));
+            }
+            Ok(())
+        })
+    }
+
     fn line<'a>(&self, store: &'a str, seen: &[Seen]) -> Line<'a> {
         let elapsed = seen.iter().map(|s| s.elapsed).fold(0.0, f64::max);
         let pairs: Vec<u64> = seen.iter().flat_map(|s| s.pairs.iter().copied()).collect();
@@ -280,12 +237,6 @@ impl Options {
     }
 }
 
-impl Workload {
-    fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
 /// The counter has what all have added, no more and no less.
 async fn is_exact(counter: &Counter, seen: &[Seen]) -> Result<()> {
     let adds: u64 = seen.iter().flat_map(|seen| &seen.pairs).sum();
@@ -299,16 +250,10 @@ async fn is_exact(counter: &Counter, seen: &[Seen]) -> Result<()> {
     Err(Error::new(ErrorKind::Refused, message))
 }
 
-fn store_word(url: &str) -> &str {
-    url.split_once(':').map_or(url, |(scheme, _)| scheme)
-}
-
-fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_else(|_| unreachable!("plain numbers and strings"))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     pub(super) fn options(url: &str, workload: Workload) -> Options {

@@ -94,9 +94,6 @@ type Used = RefCell<Vec<Arc<ScratchStore>>>;
 /// Why a store was measured no further, with `--quick`.
 const OUT_OF_TIME: &str = "half of the two minutes of --quick was over, on a machine this busy";
 
-/// One sale at one store, roughly.
-const SALE_TAKES: Duration = Duration::from_secs(2);
-
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.05..=3_600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -190,7 +187,7 @@ impl Options {
     fn takes(&self, plan: &Plan, stores: usize) -> Duration {
         let each = match self.workload {
             Workload::Locks => plan.speed_takes() + plan.faults_take(),
-            Workload::FlashSale => SALE_TAKES * 2,
+            Workload::FlashSale => sale::SALE_TAKES * 2,
         };
         each * u32::try_from(stores).unwrap_or(u32::MAX)
     }
@@ -395,10 +392,6 @@ fn command(arguments: impl IntoIterator<Item = String>) -> String {
         false => argument,
     });
     std::iter::once("fencelock".to_owned()).chain(shown).collect::<Vec<_>>().join(" ")
-}
-
-fn in_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ mod acceptor;
 mod connection;
 pub mod framing;
 mod front;
+mod kinds;
 mod network_fault;
 mod outlet;
 mod splitter;
@@ -44,49 +45,14 @@ mod stats;
 
 pub use framing::{Frame, Framing};
 pub use front::Front;
+pub use kinds::{AfterDrop, Close, Direction};
 pub use network_fault::{NetworkFault, NewConnections, lose_one_reply};
 pub use state::DropReply;
 pub use stats::{Stats, Traffic};
 
 use acceptor::{Acceptor, Admission, Order};
-use connection::{Item, What};
+use kinds::{Item, What};
 use state::{Path, Settings, Shared, lock};
-
-/// What may wait per direction of a connection, and how much of a message is held to judge it.
-const WINDOW: usize = 1024 * 1024;
-
-/// One way through the proxy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From the client to the server.
-    ToServer = 0,
-    /// From the server to the client.
-    ToClient = 1,
-}
-
-/// How the proxy ends connections, towards both peers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Close {
-    /// In order, by a FIN: what a server does that shuts down.
-    Fin,
-    /// Abortively, by an RST: what a host does that knows nothing of the connection.
-    Reset,
-}
-
-/// What follows on a connection after one of its replies was dropped.
-///
-/// The connection cannot continue: a client that took the next reply for the missing one would
-/// see a fault that no network has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterDrop {
-    /// The connection ends by a FIN.
-    Fin,
-    /// The connection ends by an RST.
-    Reset,
-    /// The connection stays up, and swallows everything in both directions until it is closed by
-    /// [`Proxy::heal`].
-    BlackHole,
-}
 
 /// A TCP proxy on a loopback port of its own. Dropping it closes the port and all connections and
 /// ends all its tasks.

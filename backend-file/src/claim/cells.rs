@@ -28,7 +28,7 @@ impl CellStore for Store {
         };
         let dir = self.dir(cell);
         // Before the watch is set: its notification must find it.
-        self.wake_pipe.cells.add(dir.hash, notifier);
+        self.wake_pipe.cells.insert(&dir.hash, notifier);
         let number = self.wake_pipe.number;
         let (content, is_watched) =
             self.on_disk(dir, move |dir| read_and_watch(dir, number)).await?;

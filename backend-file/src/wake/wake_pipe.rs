@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use fencelock_core::backend::ClaimRegistry;
+use fencelock_core::backend::{CellWatches, ClaimRegistry};
 use fencelock_core::{Label, Result};
 use rustix::fs::{Access, AtFlags, OFlags};
 use rustix::io::{self, Errno};
@@ -27,7 +27,6 @@ use crate::queue::entry::NO_WAKE_PIPE;
 use crate::queue::record::MAGIC;
 use crate::storage::named_pipe;
 use crate::storage::regular_file::{self, LABEL_LEN};
-use crate::wake::cell_watches::CellWatches;
 use crate::wake::owned_pipe;
 use crate::wake::owned_pipe::OwnedPipe;
 
@@ -51,7 +50,7 @@ pub(crate) struct WakePipe {
     pub(crate) number: u16,
     dir: Arc<OwnedFd>,
     pub(crate) registry: Arc<ClaimRegistry<ClaimKey>>,
-    pub(crate) cells: Arc<CellWatches>,
+    pub(crate) cells: Arc<CellWatches<ClaimKey>>,
     /// When it was taken, like [`Entry::since`](crate::queue::entry::Entry::since).
     taken: u32,
     /// The label recorded for this pipe, once a claim had one.
@@ -74,7 +73,7 @@ impl WakePipe {
         let pipe = AsyncFd::with_interest(pipe, Interest::READABLE)
             .map_err(|error| crate::error::runtime_ended().caused_by(error))?;
         let registry = Arc::new(ClaimRegistry::default());
-        let cells = Arc::<CellWatches>::default();
+        let cells = Arc::<CellWatches<ClaimKey>>::default();
         let dispatcher = runtime.spawn(dispatch(pipe, registry.clone(), cells.clone()));
         let dispatcher = dispatcher.abort_handle();
         let taken = centiseconds();
@@ -86,7 +85,7 @@ impl WakePipe {
     pub(crate) fn wake(&self, number: u16, claim_key: ClaimKey) {
         if number == self.number {
             self.registry.wake(&claim_key);
-            self.cells.notify(claim_key);
+            self.cells.changed(&claim_key);
             return;
         }
         if number == NO_WAKE_PIPE {
@@ -188,7 +187,7 @@ const TAKEN: u64 = size_of::<u32>() as u64;
 async fn dispatch(
     pipe: AsyncFd<OwnedPipe>,
     registry: Arc<ClaimRegistry<ClaimKey>>,
-    cells: Arc<CellWatches>,
+    cells: Arc<CellWatches<ClaimKey>>,
 ) {
     let mut keys = [0; 4096];
     while let Ok(mut ready) = pipe.readable().await {
@@ -196,13 +195,13 @@ async fn dispatch(
             // Even the smallest pipe holds twice as much, so a wake-up may have found it full.
             Ok(read) if read == keys.len() => {
                 registry.wake_all();
-                cells.notify_all();
+                cells.all_may_have_changed();
             }
             Ok(read) => {
                 for key in keys[..read].chunks_exact(size_of::<ClaimKey>()) {
                     let key = ClaimKey::from_le_bytes(std::array::from_fn(|at| key[at]));
                     registry.wake(&key);
-                    cells.notify(key);
+                    cells.changed(&key);
                 }
             }
             Err(Errno::INTR) => {}

@@ -27,19 +27,11 @@ use uuid::Uuid;
 use super::creation::{Found, OF_SCHEMA};
 use super::history::History;
 use super::messages::Messages;
-use super::options::{ConnectOptions, Host, without_nul};
-use super::session::{Session, SessionState, patient};
-use super::supervised::PushHandler;
+use super::options::{ConnectOptions, Host, PATIENT_PROBE, without_nul};
+use super::session::{PushHandler, Session, SessionState, patient};
 use crate::error::{Remedy, meaning_of, no_login, read_setting, unreachable, words_of};
 use crate::schema;
 use crate::statements::Function;
-
-/// How long the notification takes at most that shows that no pooler is between. Each connection by a pooler
-/// costs this time.
-pub(super) const USUAL_PROBE: Duration = Duration::from_millis(500);
-
-/// After one that arrived too late: of a busy server.
-pub(super) const PATIENT_PROBE: Duration = Duration::from_secs(5);
 
 /// How long the server may take to end the session that this one replaces, in ms.
 const END_WITHIN_MS: &str = "2000";

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use fencelock_core::Result;
 use fencelock_core::backend::{Login, invalid};
@@ -10,6 +11,13 @@ use tokio::runtime::Handle;
 
 use super::history::LastHistory;
 use crate::statements::Statements;
+
+/// How long the notification takes at most that shows that no pooler is between. Each connection by a pooler
+/// costs this time.
+pub(super) const USUAL_PROBE: Duration = Duration::from_millis(500);
+
+/// After one that arrived too late: of a busy server.
+pub(super) const PATIENT_PROBE: Duration = Duration::from_secs(5);
 
 /// The settings of all connections of a store.
 pub(crate) struct ConnectOptions {

@@ -20,6 +20,14 @@ use super::options::{ConnectOptions, Host};
 use crate::error::{Remedy, explain, meaning_of, unreachable, words_of};
 use crate::statements::Function;
 
+/// Receives the notifications of a session, on its own task: must not block.
+pub(crate) trait PushHandler: fmt::Debug + Send + Sync {
+    fn on_notification(&self, channel: &str, payload: &str);
+
+    /// Notifications may have been lost.
+    fn on_gap(&self);
+}
+
 /// An established session. Dropping it ends the connection.
 #[derive(Debug)]
 pub(crate) struct Session {

@@ -1,6 +1,5 @@
 //! One session with one server, replaced by a new one for as long as the store lives.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,21 +7,12 @@ use std::time::Duration;
 use fencelock_core::{Error, Result};
 use fencelock_net::{Connector, Supervised};
 
-use super::dial::{PATIENT_PROBE, USUAL_PROBE};
-use super::options::ConnectOptions;
-use super::session::Session;
+use super::options::{ConnectOptions, PATIENT_PROBE, USUAL_PROBE};
+use super::session::{PushHandler, Session};
 
 /// A supervised session. Dropping it ends the connection.
 #[derive(Debug)]
 pub(crate) struct SupervisedSession(Supervised<Arc<Session>>);
-
-/// Receives the notifications of a session, on its own task: must not block.
-pub(crate) trait PushHandler: Debug + Send + Sync {
-    fn on_notification(&self, channel: &str, payload: &str);
-
-    /// Notifications may have been lost.
-    fn on_gap(&self);
-}
 
 impl SupervisedSession {
     /// Begins to connect.

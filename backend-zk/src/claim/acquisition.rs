@@ -10,7 +10,6 @@ use fencelock_core::{
 };
 
 use crate::claim::predecessor_watch::{PredecessorWatch, Start};
-use crate::connection::owners::require_own;
 use crate::error::{Certainty, RequestError};
 use crate::nodes::node::{self, Node};
 use crate::queue::names;
@@ -122,7 +121,7 @@ impl ZkAcquisition {
             if !listing.is_free(claim.mode())
                 && !self.joins(session, lock, &listing.standing_at_end(claim.mode())).await?
             {
-                require_own(session, lock, None).await.map_err(RequestError::into_error)?;
+                session.require_own(lock, None).await.map_err(RequestError::into_error)?;
                 return Ok(Some(AttemptOutcome::Busy { rest: Residue::Nothing }));
             }
         }

@@ -10,7 +10,6 @@ use fencelock_core::{BootClock, Clock, Error, ErrorKind, Moment, Result};
 use futures_util::future::join_all;
 use zookeeper_client::{Acls, AuthId, Client, Connector, CreateMode, Error as ZkError};
 
-use crate::config::Rights;
 use crate::connection::owners::Owners;
 use crate::connection::probe::{Found, probe};
 use crate::error::explained;
@@ -25,6 +24,15 @@ const CLICKHOUSE_KEEPER: &str = "/keeper/api_version";
 
 /// Opening the first session usually takes less. After this time the servers are probed.
 const USUAL_OPEN_TIME: Duration = Duration::from_millis(300);
+
+/// The access rights of the nodes that a client creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Every client has all rights.
+    Open,
+    /// The login that created a node has all rights, any other none.
+    Creator,
+}
 
 /// What all sessions of one client have in common. It holds secrets, and so has no `Debug`.
 pub(crate) struct Access {

@@ -7,10 +7,7 @@
 
 use futures_util::future::join3;
 use uuid::Uuid;
-use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, Permission, Stat};
-
-use crate::error::{RequestError, ZkResult};
-use crate::sessions::session::Session;
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, Permission};
 
 /// The scheme of the id that a client's certificate is.
 const CERTIFICATE: &str = "x509";
@@ -52,29 +49,6 @@ impl Owners {
         let is_login = |id: &AuthId| !is_certificate(id) && self.0.contains(id);
         let certificates_may = self.0.iter().any(is_certificate) && changers.clone().any(is_login);
         changers.find(|id| !(self.0.contains(id) || certificates_may && is_certificate(id)))
-    }
-}
-
-/// Requires that nobody but this session's login may change the node at `path`, or what is below it. `as_read` is
-/// what was read of the same node just before, by which another one in its place is noticed.
-pub(crate) async fn require_own(
-    session: &Session,
-    path: &str,
-    as_read: Option<&Stat>,
-) -> ZkResult<()> {
-    let Some(owners) = &session.owners else { return Ok(()) };
-    let client = session.client()?;
-    let not_own = |by| Err(RequestError::NotOwn { path: path.to_owned(), by });
-    match session.read(client.get_acl(path)).await {
-        Ok((_, stat)) if as_read.is_some_and(|read| read.czxid != stat.czxid) => {
-            Err(ZkError::NodeExists.into())
-        }
-        Ok((acls, _)) => match owners.stranger(&acls) {
-            Some(id) => not_own(format!("{}:{}", id.scheme(), id.id())),
-            None => Ok(()),
-        },
-        Err(RequestError::Zk(ZkError::NoAuth)) => not_own("others alone".to_owned()),
-        Err(error) => Err(error),
     }
 }
 

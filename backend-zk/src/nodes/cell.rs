@@ -12,7 +12,6 @@ use zookeeper_client::{
 };
 
 use crate::connection::access::Access;
-use crate::connection::owners::require_own;
 use crate::error::{RequestError, ZkResult};
 use crate::queue::path::{self, below};
 use crate::sessions::session::Session;
@@ -28,7 +27,7 @@ pub(crate) async fn read(session: &Session, path: &str) -> ZkResult<Option<Conte
     synced?;
     match there {
         Ok((data, stat)) => {
-            require_own(session, path, Some(&stat)).await?;
+            session.require_own(path, Some(&stat)).await?;
             decode(path, &data).map(Some)
         }
         Err(error) if error.is_no_node() => Ok(None),
@@ -61,7 +60,7 @@ pub(crate) async fn read_and_watch(
         synced?;
         match there {
             Ok((data, stat, watcher)) => {
-                require_own(session, path, Some(&stat)).await?;
+                session.require_own(path, Some(&stat)).await?;
                 return Ok((Some(decode(path, &data)?), watcher));
             }
             Err(error) if error.is_no_node() => {}

@@ -10,7 +10,6 @@ use uuid::Uuid;
 use zookeeper_client::{CreateMode, EventType, Stat};
 
 use crate::connection::access::Access;
-use crate::connection::owners::require_own;
 use crate::error::{RequestError, ZkResult};
 use crate::nodes::token;
 use crate::queue::names::{self, NodeName};
@@ -84,7 +83,7 @@ impl Node {
     /// Requires that what is beside this node in its lock can be believed.
     pub(crate) async fn require_own_lock(&self) -> ZkResult<()> {
         if !self.in_own_lock.load(Ordering::Acquire) {
-            require_own(self.session(), self.lock(), None).await?;
+            self.session().require_own(self.lock(), None).await?;
             self.in_own_lock.store(true, Ordering::Release);
         }
         Ok(())
@@ -220,7 +219,7 @@ pub(crate) async fn create(
     let sent = session.mark_sent();
     let create = client.create(&path_prefix, label.as_bytes(), &options);
     let (create, list) = (session.write(sent, create), batch::list(session, lock));
-    let (created, listing, own) = join3(create, list, require_own(session, lock, None)).await;
+    let (created, listing, own) = join3(create, list, session.require_own(lock, None)).await;
     let (stat, sequence) = created?;
     let node = Node::new(slot, lock, format!("{prefix}{sequence}"), &stat)?;
     node.in_own_lock.store(own.is_ok(), Ordering::Release);

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fencelock_core::{Label, Mode, Participant, ParticipantId, ReleaseOutcome, Snapshot};
 use futures_util::future::join_all;
 
-use crate::connection::owners::require_own;
 use crate::error::ZkResult;
 use crate::nodes::{node, token};
 use crate::queue::path::below;
@@ -62,7 +61,7 @@ pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> ZkResult<Vec<Que
         return Ok(Vec::new());
     }
     // Also a leader's words are read of it.
-    require_own(session, lock, None).await?;
+    session.require_own(lock, None).await?;
     let queue: Vec<_> = listing.in_order().take(MAX_SHOWN).collect();
     let reads = queue.into_iter().map(async |(name, mode, is_granted)| {
         let path = below(lock, name);

@@ -16,7 +16,7 @@ use fencelock_core::batching::Batcher;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Clock, Moment};
 use tokio::runtime::Handle;
-use zookeeper_client::{Client, SessionState, StateWatcher};
+use zookeeper_client::{Client, Error as ZkError, SessionState, Stat, StateWatcher};
 
 use crate::connection::access::Opened;
 use crate::connection::owners::Owners;
@@ -59,6 +59,25 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Requires that nobody but this session's login may change the node at `path`, or what is below it. `as_read`
+    /// is what was read of the same node just before, by which another one in its place is noticed.
+    pub(crate) async fn require_own(&self, path: &str, as_read: Option<&Stat>) -> ZkResult<()> {
+        let Some(owners) = &self.owners else { return Ok(()) };
+        let client = self.client()?;
+        let not_own = |by| Err(RequestError::NotOwn { path: path.to_owned(), by });
+        match self.read(client.get_acl(path)).await {
+            Ok((_, stat)) if as_read.is_some_and(|read| read.czxid != stat.czxid) => {
+                Err(ZkError::NodeExists.into())
+            }
+            Ok((acls, _)) => match owners.stranger(&acls) {
+                Some(id) => not_own(format!("{}:{}", id.scheme(), id.id())),
+                None => Ok(()),
+            },
+            Err(RequestError::Zk(ZkError::NoAuth)) => not_own("others alone".to_owned()),
+            Err(error) => Err(error),
+        }
+    }
+
     pub(crate) fn new(opened: Opened, root: Arc<str>, clock: Arc<BootClock>) -> Session {
         let Opened { client, sent, owners } = opened;
         let liveness = SessionLiveness::new(client.session_timeout(), sent);

@@ -9,7 +9,7 @@ use std::path::Path;
 use fencelock::{Ttl, parse_duration};
 use toml::{Table, Value};
 
-use super::RequiredReach;
+use super::reach::RequiredReach;
 
 const KEYS: &str = "url, reach, ttl and label";
 

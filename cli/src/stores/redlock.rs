@@ -71,9 +71,9 @@ impl Options {
 async fn show_status(url: &str, lock: Option<&str>, as_json: bool) -> Result<()> {
     let nodes = status(url, lock).await?;
     if as_json {
-        println!("{}", json(&nodes))
+        println!("{}", json(&nodes));
     } else {
-        print!("{}", table(&nodes, lock.is_some()))
+        print!("{}", table(&nodes, lock.is_some()));
     }
     let Some(error) = no_quorum(&nodes) else { return Ok(()) };
     let store: Arc<str> = StoreUrl::parse(url)?.to_string().into();

@@ -6,9 +6,8 @@ use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::{Error, Expr, Result, Token};
 
-use crate::expand::at;
 use crate::known;
-use crate::values::{HOLD, Name, TTL, WAIT, duration, local_handoffs};
+use crate::values::{HOLD, Name, TTL, WAIT, at, duration, local_handoffs};
 
 /// What the attribute says.
 pub(crate) struct Arguments {

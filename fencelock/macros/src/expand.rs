@@ -1,12 +1,12 @@
 //! From a function to one that does its work in `Lock::with`.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::spanned::Spanned;
 use syn::{AttrStyle, Error, ItemFn, Result, parse_quote};
 
 use crate::arguments::{Arguments, Mode};
 use crate::output;
+use crate::values::at;
 
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let arguments: Arguments = syn::parse2(arguments)?;
@@ -83,11 +83,6 @@ fn function(item: TokenStream) -> Result<ItemFn> {
         attribute.style = AttrStyle::Outer;
     }
     Ok(function)
-}
-
-/// The place of the user's `tokens`, for code that lints see as generated.
-pub(crate) fn at(tokens: &impl Spanned) -> Span {
-    Span::call_site().located_at(tokens.span())
 }
 
 /// The first use of `self` as a value, rather than in a path such as `self::LOCKS`.

@@ -3,11 +3,17 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::parse::Parser;
+use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Result};
+
+/// The place of the user's `tokens`, for code that lints see as generated.
+pub(crate) fn at(tokens: &impl Spanned) -> Span {
+    Span::call_site().located_at(tokens.span())
+}
 
 /// What `Lock` accepts: from, to, and how that is written. fencelock's tests of the attribute try the ends.
 #[derive(Clone, Copy)]

@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Seen;
 use super::figures::{new_histogram, now};
 use super::limits::{LimitClient, Limits};
+use super::options::Seen;
 
 /// Clients that each loop over one of some locks.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Seen;
+use super::options::Seen;
 
 /// What all saw together.
 pub(crate) fn histogram(seen: &[Seen]) -> Histogram<u64> {

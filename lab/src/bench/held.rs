@@ -4,7 +4,7 @@ use fencelock::Result;
 use serde::Serialize;
 
 use super::figures::{cpu_time, now};
-use super::{Options, Workload, store_word};
+use super::options::{Options, Workload, store_word};
 
 #[derive(Serialize)]
 pub(super) struct Line<'a> {

@@ -8,13 +8,11 @@ use fencelock::{Error, ErrorKind, Result};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
-use super::clients::{Load, LockSource, Note};
-use super::{Options, Workload, json, store_word};
 use crate::postgres_client::{PostgresClient, connect};
 
 /// What is done in place of acquire and release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
+pub(super) enum Limit {
     /// Twice `SELECT 1`, all clients on one connection, as this library has it.
     RoundTrips,
     /// `pg_advisory_lock` and `pg_advisory_unlock`.
@@ -24,9 +22,9 @@ enum Limit {
 }
 
 impl Limit {
-    const ALL: [Limit; 3] = [Limit::RoundTrips, Limit::AdvisoryLock, Limit::ForUpdate];
+    pub(super) const ALL: [Limit; 3] = [Limit::RoundTrips, Limit::AdvisoryLock, Limit::ForUpdate];
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Limit::RoundTrips => "limit: two SELECT 1",
             Limit::AdvisoryLock => "limit: pg_advisory_lock",
@@ -64,36 +62,8 @@ pub(super) struct LimitClient {
     number: i64,
 }
 
-impl Options {
-    pub(super) fn takes_limits_only_of_a_database(&self) -> Result<()> {
-        let is_database = ["postgres", "postgresql"].contains(&store_word(&self.url));
-        let is_one_loop = self.workload == Workload::Uncontended && self.processes == 1;
-        if !self.limits || is_database && is_one_loop {
-            return Ok(());
-        }
-        let message = "--limits is for `uncontended` in one process on postgres://: leave it out";
-        Err(Error::new(ErrorKind::InvalidArgument, message))
-    }
-
-    /// Prints a line for each.
-    pub(super) fn measure_limits(&self) -> Result<()> {
-        fencelock_cli::runtime()?.block_on(async {
-            for limit in Limit::ALL {
-                let limits = Limits::connect(limit, &self.url, self.clients).await?;
-                let source = LockSource::Limits(Arc::new(limits));
-                let clients = 0..self.clients;
-                let load = Load { clients, locks: u32::MAX, time: self.seconds, note: Note::Pair };
-                let seen = source.drive(load).await;
-                source.close().await?;
-                println!("{}", json(&self.line(limit.name(), &[seen?])));
-            }
-            Ok(())
-        })
-    }
-}
-
 impl Limits {
-    async fn connect(limit: Limit, url: &str, clients: u32) -> Result<Limits> {
+    pub(super) async fn connect(limit: Limit, url: &str, clients: u32) -> Result<Limits> {
         let several = if limit == Limit::RoundTrips { 1 } else { clients };
         let mut connections = Vec::new();
         for number in 0..several {

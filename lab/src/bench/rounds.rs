@@ -19,8 +19,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::clients::{LockSource, ended};
 use super::figures::{in_us, new_histogram, now};
+use super::options::{Options, Workload, json, store_word};
 use super::worker::{Workers, broken_worker, read_line};
-use super::{Options, Workload, json, store_word};
 
 const LATCH: &str = "bench-latch";
 

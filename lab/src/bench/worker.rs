@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use fencelock::{Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
 
-use super::Options;
+use super::options::Options;
 
 /// The processes of one run, in the order in which they were started.
 pub(super) struct Workers(Vec<Worker>);

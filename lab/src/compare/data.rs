@@ -3,6 +3,8 @@
 //! Every field names its unit: `_us`, `_ms` and `_s` are times, `_bytes` sizes. A stage that was not
 //! run, or failed, is absent; `failures` says why. docs/compare.example.json has every field.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// One run of `fencelock compare`.
@@ -338,6 +340,10 @@ pub(crate) struct Failure {
     /// For example `hand-off`.
     pub(crate) stage: String,
     pub(crate) why: String,
+}
+
+pub(crate) fn in_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

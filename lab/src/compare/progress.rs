@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::in_ms;
+use super::data::in_ms;
 
 /// Counts planned time, to estimate the remaining time.
 pub(super) struct Progress {

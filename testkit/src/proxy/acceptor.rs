@@ -10,13 +10,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_conformance::NewConnections;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::connection;
+use super::kinds::Close;
 use super::state::Shared;
-use super::{Close, NewConnections, connection};
 
 /// What happens to clients that connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

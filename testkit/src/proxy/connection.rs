@@ -13,34 +13,12 @@ use std::sync::Arc;
 use rustix::net::Shutdown;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::kinds::{Close, Direction, Item, WINDOW, What};
 use super::outlet::Outlet;
 use super::state::{Link, Registered, Shared};
-use super::{Close, Direction, WINDOW};
-
-/// What travels through the proxy in one direction.
-pub(super) struct Item {
-    pub(super) at: Instant,
-    pub(super) what: What,
-    /// The share of the window, given back when the item leaves the queue.
-    pub(super) _room: Option<OwnedSemaphorePermit>,
-}
-
-pub(super) enum What {
-    Bytes(Vec<u8>),
-    /// Bytes of the test's own, which no framing may see.
-    Injected(Vec<u8>),
-    Fin,
-    Reset,
-}
-
-impl Item {
-    pub(super) fn new(what: What) -> Self {
-        Self { at: Instant::now(), what, _room: None }
-    }
-}
 
 /// The receiving ends that belong to a [`Link`].
 pub(super) struct LinkEnds {

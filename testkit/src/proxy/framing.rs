@@ -5,7 +5,7 @@
 //! of requests with replies. It is a plain function, so that a test for another protocol brings
 //! its own.
 
-use super::Direction;
+use super::kinds::Direction;
 
 mod postgres;
 

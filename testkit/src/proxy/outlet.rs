@@ -18,10 +18,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::connection::{Item, What};
+use super::kinds::{AfterDrop, Close, Direction, Item, What};
 use super::splitter::{Piece, Splitter};
 use super::state::{Link, Path, Settings, Shared, lock};
-use super::{AfterDrop, Close, Direction};
 
 pub(super) struct Outlet<'a> {
     direction: Direction,

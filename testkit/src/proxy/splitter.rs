@@ -6,7 +6,7 @@
 //! held again.
 
 use super::framing::{Frame, Framing};
-use super::{Direction, WINDOW};
+use super::kinds::{Direction, WINDOW};
 
 pub(super) struct Splitter {
     framing: Framing,

@@ -14,8 +14,9 @@ use std::time::Duration;
 use fencelock_core::BootClock;
 use tokio::sync::{mpsc, watch};
 
-use super::connection::Item;
-use super::{AfterDrop, Close, Direction, Framing, Stats};
+use super::framing::Framing;
+use super::kinds::{AfterDrop, Close, Direction, Item};
+use super::stats::{Stats, Traffic};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
@@ -192,7 +193,7 @@ impl Shared {
             .await;
     }
 
-    pub(super) fn count(&self, direction: Direction, count: impl FnOnce(&mut super::Traffic)) {
+    pub(super) fn count(&self, direction: Direction, count: impl FnOnce(&mut Traffic)) {
         self.stats.send_modify(|stats| {
             count(match direction {
                 Direction::ToServer => &mut stats.to_server,

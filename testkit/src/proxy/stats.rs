@@ -4,9 +4,6 @@
 //! dropped, and needs no sleep. They are of all connections together, since a test seldom knows
 //! which of a client's connections carries what.
 
-#[cfg(doc)]
-use super::Proxy;
-
 /// What has gone through a proxy so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -25,13 +22,13 @@ pub struct Stats {
     pub requests: u64,
     /// Replies passed on.
     pub replies: u64,
-    /// Replies dropped by [`Proxy::drop_reply`].
+    /// Replies dropped by [`Proxy::drop_reply`](super::Proxy::drop_reply).
     pub dropped_replies: u64,
-    /// Replies changed by [`Proxy::mangle_next_reply`]; chunks of them without a framing.
+    /// Replies changed by [`Proxy::mangle_next_reply`](super::Proxy::mangle_next_reply); chunks of them without a framing.
     pub mangled_replies: u64,
     /// Streams that turned out not to be the framing's protocol and passed uncounted since.
     pub garbled: u64,
-    /// How often the proxy was cut, by [`Proxy::cut`] or [`Proxy::flap`].
+    /// How often the proxy was cut, by [`Proxy::cut`](super::Proxy::cut) or [`Proxy::flap`](super::Proxy::flap).
     pub cuts: u64,
 }
 

@@ -162,9 +162,10 @@ async fn closing_and_dropping_end_the_session_at_once() {
         let guard = acquire(&locks, "one").await;
         let node = testbed.nodes("one").await.remove(0);
         let session = testbed.stat(&node).await.expect("it exists").ephemeral_owner;
-        match close {
-            true => soon("closed", locks.close()).await.unwrap(),
-            false => drop((guard, locks)),
+        if close {
+            soon("closed", locks.close()).await.unwrap();
+        } else {
+            drop((guard, locks));
         }
         until("the node is gone", async || testbed.nodes("one").await.is_empty()).await;
         until("the session is gone", async || {

@@ -15,16 +15,16 @@ use crate::lock_name::lock_name;
 pub(crate) struct Job {
     /// The lock's name: 1 to 512 bytes, any characters
     #[arg(value_parser = lock_name)]
-    pub(in crate::run) name: String,
+    pub(crate) name: String,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required_unless_present = "shell", value_name = "COMMAND")]
-    pub(in crate::run) command: Vec<OsString>,
+    pub(crate) command: Vec<OsString>,
     /// A command line for `sh -c`, instead of COMMAND
     #[arg(short = 'c', long = "command", conflicts_with = "command", value_name = "STRING")]
-    pub(in crate::run) shell: Option<OsString>,
+    pub(crate) shell: Option<OsString>,
 
     #[command(flatten)]
-    pub(in crate::run) store: StoreOptions,
+    pub(crate) store: StoreOptions,
 }
 
 /// How the lock is kept, and what is reported.
@@ -33,23 +33,23 @@ pub(crate) struct Common {
     /// How long the store keeps the lock if this program stops responding; no effect on file:// and
     /// zk:// [default: ttl= in the URL, then ttl of a configuration file, then 30s]
     #[arg(long, value_name = "DUR", value_parser = ttl)]
-    pub(in crate::run) ttl: Option<Ttl>,
+    pub(crate) ttl: Option<Ttl>,
     /// Time between SIGTERM and the lock's end; at most half the TTL, or 0.27 of the session on zk://
     /// [default: a third of the time that the lock lasts without renewal, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = duration)]
-    pub(in crate::run) grace: Option<Duration>,
+    pub(crate) grace: Option<Duration>,
     /// The text that describes this job to other clients of the lock [default: the command's name]
     #[arg(long, value_name = "TEXT")]
-    pub(in crate::run) label: Option<String>,
+    pub(crate) label: Option<String>,
     /// Write a JSON status to FILE, at each grant and at the end
     #[arg(long, value_name = "FILE")]
-    pub(in crate::run) status_json: Option<PathBuf>,
+    pub(crate) status_json: Option<PathBuf>,
     /// Report how long the wait took, who holds the lock meanwhile, and warnings of the store
     #[arg(short, long)]
-    pub(in crate::run) verbose: bool,
+    pub(crate) verbose: bool,
     /// Report only errors and losses
     #[arg(short, long, conflicts_with = "verbose")]
-    pub(in crate::run) quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 impl Common {

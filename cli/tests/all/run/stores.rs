@@ -68,9 +68,10 @@ async fn after_a_loss_a_silent_store_is_waited_for_until_a_second_after_the_leas
         let mut job = here.start(&[&options[..], &["job", "--", "bash", "-c", script]].concat());
         assert_eq!(job.line(), "up");
         let start = Instant::now();
-        match frozen {
-            true => server.freeze().await.expect("frozen"),
-            false => server.kill().expect("killed"),
+        if frozen {
+            server.freeze().await.expect("frozen");
+        } else {
+            server.kill().expect("killed");
         }
         assert_eq!(job.code(), 79);
         let took = start.elapsed();
@@ -132,9 +133,10 @@ async fn a_store_that_never_comes_is_69_when_the_wait_is_over() {
     let here = Scratch::new();
     let server = redis().await;
     for frozen in [true, false] {
-        match frozen {
-            true => server.freeze().await.expect("frozen"),
-            false => server.kill().expect("killed"),
+        if frozen {
+            server.freeze().await.expect("frozen");
+        } else {
+            server.kill().expect("killed");
         }
         for limit in [1.0, 0.2] {
             let wait = limit.to_string();

@@ -105,10 +105,7 @@ fn script(store: &Arc<Scripted>, place: Place, stall: &Arc<Stall>) {
         }
         Place::Attempt => store.on_attempt(move |asked| {
             let granted = granted(&asked);
-            match is_a(&asked.of) {
-                true => Step::Blocks(blocks.clone(), granted),
-                false => Step::Now(granted),
-            }
+            if is_a(&asked.of) { Step::Blocks(blocks.clone(), granted) } else { Step::Now(granted) }
         }),
         Place::Release => store.on_release(move |_| match blocks.has_begun() {
             false => Step::Blocks(blocks.clone(), Ok(ReleaseOutcome::Removed)),

@@ -288,10 +288,7 @@ impl History {
                 let token = guard.fencing_token();
                 self.fail(format!("{token} held: {held} at {now:?}, valid until {until:?}"));
             }
-            self.count(|tally| match held {
-                true => tally.outlived += 1,
-                false => tally.outlasted += 1,
-            });
+            self.count(|tally| if held { tally.outlived += 1 } else { tally.outlasted += 1 });
         }
     }
 

@@ -17,6 +17,9 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::compare::board::Board;
 use crate::compare::data::{FlashSale, Sale};
 
+/// One sale at one store, roughly.
+pub(crate) const SALE_TAKES: Duration = Duration::from_secs(2);
+
 /// Buyers, products, pieces of each.
 const SALES: [[u32; 3]; 2] = [[1_000, 2, 500], [100_000, 1, 10]];
 /// Buyers that are served at the same time.
@@ -38,7 +41,7 @@ pub(crate) async fn hold(deployment: &dyn Deployment, board: &Board<'_>) -> Resu
         };
         let (with, without) = (summary("with", &with_lock), summary("without", &without_lock));
         board.saw(
-            crate::compare::SALE_TAKES,
+            SALE_TAKES,
             &format!("{buyers} buyers of {} pieces: {with}; {without}", products * pieces),
         );
         let sale = FlashSale {

@@ -13,8 +13,7 @@ use fencelock_testkit::deployments::{self, Deployment, Fault};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::compare::data::{Spread, Timeline};
-use crate::compare::in_ms;
+use crate::compare::data::{Spread, Timeline, in_ms};
 
 const CLIENTS: u32 = 4;
 const LOCK: &str = "compare-timeline";

@@ -10,8 +10,7 @@ use fencelock_testkit::deployments::{Deployment, Fault};
 use fencelock_testkit::torture::{self, Only, Round, StoreReport, Until, Workload, torture};
 
 use crate::compare::board::Board;
-use crate::compare::data::{FaultRound, UnderFaults};
-use crate::compare::in_ms;
+use crate::compare::data::{FaultRound, UnderFaults, in_ms};
 use crate::compare::plan::Plan;
 use crate::store_spec::{LIBRARY, StoreSpec};
 use crate::torture::in_one_word;

@@ -44,7 +44,7 @@ pub(super) fn count(value: u64) -> String {
 }
 
 /// A number with its noun, in singular or plural: `1 lock`, `2 locks`.
-pub(in crate::compare) fn counted(value: u64, one: &str, several: &str) -> String {
+pub(crate) fn counted(value: u64, one: &str, several: &str) -> String {
     format!("{} {}", count(value), if value == 1 { one } else { several })
 }
 

@@ -7,7 +7,7 @@ use fencelock_core::ErrorKind;
 use rand::RngExt;
 use tokio::time::timeout;
 
-use super::{Calm, Tools};
+use super::tools::{Calm, Tools};
 use crate::history::What;
 use crate::processes::workload::{COUNTERS, Errors};
 

@@ -4,7 +4,7 @@ use std::io;
 
 use rand::RngExt;
 
-use super::{Calm, Tools};
+use super::tools::{Calm, Tools};
 use crate::history::What;
 use crate::how::How;
 use crate::processes::workload::{ELECTION, Errors};

@@ -12,8 +12,8 @@ use rand::RngExt;
 use rand::seq::IteratorRandom;
 use tokio::time::{sleep, timeout};
 
+use super::tools::{Calm, Tools};
 use super::transactions::Transactions;
-use super::{Calm, Tools};
 use crate::history::{ClaimId, What};
 use crate::how::How;
 use crate::processes::register::process::Registers;

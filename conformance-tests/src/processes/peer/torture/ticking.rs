@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fencelock_core::{Claimed, ErrorKind, Run, Tick};
 use rand::RngExt;
 
-use super::{Calm, Tools};
+use super::tools::{Calm, Tools};
 use crate::history::{ClaimId, What};
 use crate::how::How;
 use crate::processes::workload::{Errors, NEVER_TWICE, TICK};

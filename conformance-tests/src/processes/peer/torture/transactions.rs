@@ -10,7 +10,7 @@ use fencelock_core::{Check, Error, ErrorKind};
 use rand::RngExt;
 use tokio::time::timeout;
 
-use super::Tools;
+use super::tools::Tools;
 use crate::history::{ClaimId, What};
 use crate::processes::database::{Addition, DatabaseRegisters, OpenRegisters};
 use crate::processes::workload::Shift;
