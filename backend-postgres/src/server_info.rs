@@ -28,7 +28,7 @@ const SQL: &str = "\
     pg_catalog.current_setting('full_page_writes') OPERATOR(pg_catalog.=) 'on', \
     EXISTS (SELECT FROM pg_catalog.pg_stat_replication), \
     pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) '', \
-    pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_write',";
+    pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'remote_write'";
 
 impl ServerInfo {
     pub(crate) async fn of(session: &Session, options: &ConnectOptions) -> Result<ServerInfo> {
