@@ -3,12 +3,15 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fencelock_core::{ErrorKind, Settings};
 use fencelock_file::FileStore;
+use fencelock_testkit::helpers::until_queued;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::support::*;
@@ -151,6 +154,48 @@ fn remove_all_but(dir: &Path, kept: &str) {
             let _ = fs::remove_dir(entry.path());
         }
     }
+}
+
+/// All that a shell can try with each file of a store. Prints what was possible.
+const TRIES: &str = r#"
+    find "$1" -mindepth 1 | while read -r file; do
+        for try in 'cat "$1"' 'echo x >>"$1"' 'rm -rf "$1"' 'mv "$1" "$1.moved"' 'chmod 777 "$1"' \
+            'ln "$1" "$1.linked"' 'flock -n "$1" true' 'touch "$1/new" && test -d "$1"'; do
+            timeout 5 sh -c "$try" try "$file" >/dev/null && echo "$try: $file"
+        done
+    done
+    touch "$1/new" && echo "a new file"
+    mv "$1" "$1.moved" && echo "moved""#;
+
+/// Who may look into the directory, and not write to it.
+/// Fault 41: file
+#[test]
+fn a_user_without_rights_does_nothing_to_a_lock() {
+    if !is_root() {
+        return;
+    }
+    let base = directory_of(0, 0, 0o755);
+    let store = base.path().join("store");
+    fs::create_dir(&store).unwrap();
+    chmod(&store, 0o755);
+    in_runtime(async {
+        let (one, two) = (connect(&store).await, connect(&store).await);
+        let held = one.lock("x").acquire().await.unwrap();
+        assert!(one.cell("value").compare_and_set(None, *b"mine").await.unwrap());
+        let waiter = tokio::spawn(async move { two.lock("x").acquire().await });
+        until_queued(&one, "x", 1).await;
+        let mut tries = Command::new("sh");
+        tries.args(["-c", TRIES, "tries"]).arg(&store).uid(MALLORY).gid(MALLORY);
+        let tried = tokio::task::spawn_blocking(move || tries.output()).await.unwrap().unwrap();
+        let (was_possible, said) =
+            (tried.stdout, String::from_utf8_lossy(&tried.stderr).into_owned());
+        assert_eq!(String::from_utf8_lossy(&was_possible), "");
+        assert!(said.contains("Permission denied"), "{said}");
+        assert!(held.is_held() && !waiter.is_finished());
+        assert_eq!(one.cell("value").read().await.unwrap().unwrap().bytes(), b"mine");
+        held.release().await.unwrap();
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+    });
 }
 
 /// Long enough to win many times against a change of mode by name.

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::*;
 
-/// An authority, with a server's and a client's certificate in a directory.
+/// An authority, with the certificates of a server and of two clients in a directory.
 struct Certificates(TempDir);
 
 fn named(name: &str) -> CertificateParams {
@@ -33,7 +33,7 @@ impl Certificates {
             std::fs::write(directory.path().join(name), text).expect("a file");
         };
         write("ca.pem", authority.pem());
-        for name in ["server", "client"] {
+        for name in ["server", "client", "other"] {
             let key = KeyPair::generate().expect("a key");
             let certificate = named(name).signed_by(&key, &authority).expect("a certificate");
             write(&format!("{name}.crt"), certificate.pem());
@@ -51,8 +51,8 @@ impl Certificates {
         format!("tls_ca={}", self.file("ca.pem").display())
     }
 
-    fn certified(&self) -> String {
-        let (certificate, key) = (self.file("client.crt"), self.file("client.key"));
+    fn of(&self, client: &str) -> String {
+        let [certificate, key] = ["crt", "key"].map(|end| self.file(&format!("{client}.{end}")));
         let (certificate, key) = (certificate.display(), key.display());
         format!("{}&tls_cert={certificate}&tls_key={key}", self.trusting())
     }
@@ -104,11 +104,43 @@ async fn only_servers_of_the_named_authority_are_used() {
 async fn servers_that_require_a_certificate_receive_it() {
     let certificates = Certificates::new();
     let (_server, port) = certificates.serve("need").await;
-    let url = format!("zk://127.0.0.1:{port}/locks?session=2s&{}", certificates.certified());
+    let url = format!("zk://127.0.0.1:{port}/locks?session=2s&{}", certificates.of("client"));
     let locks = connect(&url).await;
     release(acquire(&locks, "one").await).await;
     let plain = format!("session=2s&unreachable_after=2s&{}", certificates.trusting());
     let url = format!("zk://127.0.0.1:{port}/locks?{plain}");
     let error = soon("refused", try_connect(&url)).await.unwrap_err();
     assert_kind(&error, ErrorKind::Unreachable);
+}
+
+/// Also to one whose certificate the servers trust. The ACL has the certificate beside the login.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_locks_of_a_certificate_are_closed_to_others() {
+    let certificates = Certificates::new();
+    let (_server, port) = certificates.serve("need").await;
+    let url = |client| {
+        let tls = certificates.of(client);
+        format!("zk://127.0.0.1:{port}?session=2s&auth=digest:{client}:hunter2&{tls}")
+    };
+    let [own, same] = [connect(&url("client")).await, connect(&url("client")).await];
+    let guard = acquire(&own, "one").await;
+    assert!(own.cell("told").compare_and_set(None, *b"mine").await.unwrap());
+    assert!(is_busy(&same, "one").await);
+    let other = connect(&url("other")).await;
+    let holder = own.inspect("one").await.unwrap().holders.remove(0).id;
+    for error in [
+        soon("refused", other.lock("one").try_acquire()).await.unwrap_err(),
+        soon("refused", other.lock("one").acquire()).await.unwrap_err(),
+        soon("refused", other.inspect("one")).await.unwrap_err(),
+        soon("refused", other.evict("one", &holder)).await.unwrap_err(),
+        soon("refused", other.cell("told").read()).await.unwrap_err(),
+        soon("refused", other.cell("told").remove()).await.unwrap_err(),
+    ] {
+        assert_kind(&error, ErrorKind::Refused);
+        assert!(error_chain(&error).contains("ACL"), "{error}");
+    }
+    assert!(guard.is_held());
+    release(guard).await;
+    release(acquire(&same, "one").await).await;
+    release(acquire(&other, "another").await).await;
 }
