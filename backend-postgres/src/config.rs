@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::batch::BatchingSession;
-use crate::connection::{ConnectOptions, Host, LastHistory, without_nul};
+use crate::connection::{ConnectOptions, Histories, Host, without_nul};
 use crate::notifications::Notifications;
 use crate::schema;
 use crate::server_info::ServerInfo;
@@ -304,7 +304,7 @@ impl PostgresStore {
             session_name: format!("fencelock_{:016x}", rand::random::<u64>()),
             timeouts: self.timeouts,
             runtime,
-            history: LastHistory::default(),
+            history: Histories::default(),
         }))
     }
 

@@ -9,7 +9,7 @@ pub(crate) mod options;
 mod session;
 mod supervised;
 
-pub(crate) use history::LastHistory;
+pub(crate) use history::Histories;
 pub(crate) use options::{ConnectOptions, Host, without_nul};
 pub(crate) use session::{PushHandler, Session};
 pub(crate) use supervised::SupervisedSession;

@@ -40,7 +40,7 @@ impl ServerInfo {
             has_standbys: read_setting(row, 2)?,
             has_synchronous_standby: read_setting(row, 3)?,
             commits_in_memory: read_setting(row, 4)?,
-            tells_history: options.history.is_known(),
+            tells_history: options.history.are_known(),
         })
     }
 

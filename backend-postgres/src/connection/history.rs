@@ -30,63 +30,71 @@ impl History {
     }
 }
 
-/// The history of the last server that this process trusted.
+/// The newest history of each system that this process trusted, the last one at the end: a name may lead to another
+/// system for a moment, and back to a primary that was replaced.
 #[derive(Debug, Default)]
-pub(crate) struct LastHistory(Mutex<Option<History>>);
+pub(crate) struct Histories(Mutex<Vec<History>>);
 
-impl LastHistory {
-    /// Whether the last server told it.
-    pub(crate) fn is_known(&self) -> bool {
-        self.0.lock().is_some()
+impl Histories {
+    /// Whether the servers tell it.
+    pub(crate) fn are_known(&self) -> bool {
+        !self.0.lock().is_empty()
     }
 
     /// Passes over a primary that was replaced, and still takes writes. A server that never told its history is
     /// believed; one that told it is asked until it does again.
     pub(super) fn require(&self, host: &impl Display, now: Option<History>) -> Result<()> {
-        newest(*self.0.lock(), host, now)
+        newest(&self.0.lock(), host, now)
     }
 
     /// The same, and keeps it. Not before the schema's owner is trusted: a stranger's server tells any timeline, and
     /// the right one would be passed over.
     pub(super) fn keep(&self, host: &impl Display, now: Option<History>) -> Result<()> {
-        let mut last = self.0.lock();
-        newest(*last, host, now)?;
-        let before = std::mem::replace(&mut *last, now);
-        drop(last);
-        if before.is_some() && before != now {
+        let mut known = self.0.lock();
+        newest(&known, host, now)?;
+        let Some(now) = now else { return Ok(()) };
+        let before = known.last().copied();
+        known.retain(|other| other.system != now.system);
+        known.push(now);
+        drop(known);
+        if let Some(before) = before.filter(|before| *before != now) {
             program::call(|| tracing::info!(%host, ?before, ?now, "another primary"));
         }
         Ok(())
     }
 }
 
-fn newest(last: Option<History>, host: &impl Display, now: Option<History>) -> Result<()> {
-    let message = match (last, now) {
-        (Some(_), None) => format!("{host} does not tell its timeline now"),
-        (Some(last), Some(now)) if last.system == now.system && last.timeline > now.timeline => {
-            format!(
-                "{host} is on timeline {}, and this process has been on {} of the same system: if that primary \
-             has replaced this one, end this one; if this one is right, as after a restore, restart the process",
-                now.timeline, last.timeline
-            )
+fn newest(known: &[History], host: &impl Display, now: Option<History>) -> Result<()> {
+    let Some(now) = now else {
+        if known.is_empty() {
+            return Ok(());
         }
-        _ => return Ok(()),
+        return Err(unreachable(format!("{host} does not tell its timeline now")));
     };
-    Err(unreachable(message))
+    let is_newer = |last: &&History| last.system == now.system && last.timeline > now.timeline;
+    known.iter().find(is_newer).map_or(Ok(()), |last| {
+        Err(unreachable(format!(
+            "{host} is on timeline {}, and this process has been on {} of the same system: if that primary \
+             has replaced this one, end this one; if this one is right, as after a restore, restart the process",
+            now.timeline, last.timeline
+        )))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Also after another system.
     #[test]
     fn only_an_older_timeline_of_the_same_system_is_passed_over() {
         let history = |system, timeline| Some(History { system, timeline });
-        for (system, timeline, is_fine) in
-            [(7, 10, true), (7, 11, true), (7, 9, false), (8, 1, true)]
-        {
-            let now = newest(history(7, 10), &"host", history(system, timeline));
-            assert_eq!(now.is_ok(), is_fine);
+        let histories = Histories::default();
+        let told = [(7, 10, true), (7, 9, false), (7, 11, true), (8, 1, true), (7, 10, false)];
+        for (system, timeline, is_fine) in told {
+            let now = histories.keep(&"host", history(system, timeline));
+            assert_eq!(now.is_ok(), is_fine, "{system} {timeline}");
         }
+        histories.keep(&"host", None).unwrap_err();
     }
 }

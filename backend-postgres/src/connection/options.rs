@@ -9,7 +9,7 @@ use fencelock_core::backend::{Login, invalid};
 use fencelock_net::{Secured, Timeouts};
 use tokio::runtime::Handle;
 
-use super::history::LastHistory;
+use super::history::Histories;
 use crate::statements::Statements;
 
 /// How long the notification takes at most that shows that no pooler is between. Each connection by a pooler
@@ -41,7 +41,7 @@ pub(crate) struct ConnectOptions {
     pub(crate) tls: Option<Secured>,
     pub(crate) timeouts: Timeouts,
     pub(crate) runtime: Handle,
-    pub(crate) history: LastHistory,
+    pub(crate) history: Histories,
 }
 
 /// Without the channel, on which owner tokens arrive.
