@@ -29,7 +29,11 @@ impl LastServer {
         let told = told.and_then(|now| now.require(self.is_cluster).map(|()| now));
         let mut last = self.info.lock();
         let Some(before) = &*last else {
-            *last = Some(told?);
+            let now = told?;
+            // A replica may be promoted in the same run, and tells other things then.
+            if self.is_cluster || !now.is("role", "slave") {
+                *last = Some(now);
+            }
             return Ok(false);
         };
         let now = told.map_err(|error| unreachable(error.message()))?;
@@ -73,12 +77,15 @@ mod tests {
         let unsuitable = meet("run_id:4\r\nrole:active-replica\r\n").unwrap_err();
         let nonsense = store.meet(Value::Okay).unwrap_err();
         assert!(unsuitable.is_retryable() && nonsense.is_retryable(), "held locks would end");
-        let (first, replica) = (LastServer::default(), Value::BulkString("role:slave\r\n".into()));
-        assert!(!first.meet(replica).unwrap());
-        assert!(
-            first.meet(Value::BulkString("run_id:1\r\n".into())).unwrap(),
-            "its profile counts"
-        );
+        // Promoted in place: its profile counts.
+        let first = LastServer::default();
+        for told in
+            ["run_id:1\r\nrole:slave\r\n", "run_id:1\r\nrole:master\r\nconnected_slaves:1\r\n"]
+        {
+            assert!(!first.meet(Value::BulkString(told.into())).unwrap());
+        }
+        let dangers = first.info().profile(false, 0).exclusion_fails_when;
+        assert!(dangers.iter().any(|danger| danger.contains("failover")), "{dangers:?}");
         let first = LastServer::default().meet(Value::BulkString("redis_mode:cluster\r\n".into()));
         assert!(!first.unwrap_err().is_retryable());
     }
