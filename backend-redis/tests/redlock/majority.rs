@@ -56,11 +56,17 @@ async fn what_an_operator_evicts_is_not_taken_back() {
     // By a majority, which needs it.
     let other = acquire(&locks, "other").await;
     let seen = operator.inspect("lock").await.unwrap();
+    let value = value(&quorum.nodes[1], "lock").await;
+    let holds = value.split(' ').nth(3).expect("an owner").to_owned();
     assert!(operator.evict("lock", &seen.holders[0].id).await.unwrap());
     let reason = soon("the holder is notified", held.lost()).await;
     assert_eq!(reason, LostReason::TakenAway);
     quorum.nodes[0].thaw().unwrap();
     release(other).await;
+    // Who may use other keys alone may list these.
+    let remembered = redis_command(&quorum.nodes[1], &["KEYS", "*:e:*"]).await;
+    assert!(remembered.contains(":e:"), "{remembered}");
+    assert!(!remembered.contains(&holds), "an owner in the name of a key: {remembered}");
     drop(held);
     quorum.drained().await;
 }
@@ -80,6 +86,31 @@ async fn an_eviction_that_the_nodes_refuse_reports_each_reply() {
     assert_eq!(error.to_string().matches("ACL").count(), 3, "{error}");
     quorum.rule("+del").await;
     release(held).await;
+    quorum.drained().await;
+}
+
+/// Such as by rules that name the keys of single locks. It is no holder's all the same: none puts back what it may
+/// not ask about.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_eviction_that_the_nodes_may_not_remember_is_an_error() {
+    let quorum = TestQuorum::new(3, LONG).await;
+    let locks = quorum.direct(LONG).await;
+    let held = acquire(&locks, "lock").await;
+    quorum.held_everywhere("lock", &[]).await;
+    let seen = locks.inspect("lock").await.unwrap();
+    let key = key("lock");
+    let queues =
+        [format!("~{{{key}}}:q"), format!("~{{{key}}}:f"), "~fencelock:redlock".to_owned()];
+    for rule in ["resetkeys".to_owned(), format!("~{key}")].iter().chain(&queues) {
+        quorum.rule(rule).await;
+    }
+    let evicted = soon("the eviction ends", locks.evict("lock", &seen.holders[0].id)).await;
+    let error = evicted.unwrap_err();
+    assert_kind(&error, ErrorKind::Refused);
+    assert_eq!(error.to_string().matches("ACL").count(), 3, "{error}");
+    assert_eq!(soon("it is lost", held.lost()).await, LostReason::TakenAway);
+    quorum.rule("allkeys").await;
+    drop(held);
     quorum.drained().await;
 }
 

@@ -190,6 +190,14 @@ impl Node {
         self.step("free", 3, &[identity, "", "", "tell"])
     }
 
+    /// The key by which the node remembers that a round was evicted.
+    pub(crate) fn eviction(&mut self, round: &str) -> String {
+        let words: Vec<&str> = round.split(' ').collect();
+        let text = [words[0], words[3]].concat();
+        let hash = self.call(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", &text]);
+        format!("{{lock}}:e:{}}}:q", hash.0.text().expect("a hash"))
+    }
+
     pub(crate) fn check_waiters(&mut self, client: &str, waiters: &[&str]) -> Answer {
         self.step("check_waiters", 3, &[&[client], waiters].concat())
     }

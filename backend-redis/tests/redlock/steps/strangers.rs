@@ -14,8 +14,8 @@ fn ask_everything(node: &mut Node) {
         assert_eq!(node.free(&round).int(), Some(0));
         node.evict(&round);
         // It is remembered, in a key of its own.
-        let (number, owner) = (&round[..2], identity.split(' ').nth(3).unwrap());
-        assert_eq!(node.call(&["DEL", &format!("{{lock}}:e:{number}{owner}}}:q")]).int(), Some(1));
+        let key = node.eviction(&round);
+        assert_eq!(node.call(&["DEL", &key]).int(), Some(1));
         node.check_waiters("p1", &[identity]);
     }
 }

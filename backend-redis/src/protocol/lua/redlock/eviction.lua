@@ -3,19 +3,23 @@
 -- and extends it no more: once a majority remembers it, no extension succeeds.
 --
 -- The key of a round has an empty string. Its name is covered by the access rule of the queues, and is no lock's
--- queue, since the names of locks have no braces. Where a rule or a server denies it, an eviction may not bind.
+-- queue, since the names of locks have no braces. It does not tell the owner: who may list names may not read values.
 local function eviction_of(identity)
   local round, owner = string.match(identity, '^(%a%d%S*) %d+ %S+ (%x+) ')
   -- A waiter's identity has no round, and nothing to come back.
-  return round and '{' .. L .. '}:e:' .. round .. owner .. '}:q'
+  return round and '{' .. L .. '}:e:' .. redis.sha1hex(round .. owner) .. '}:q'
 end
 
+-- What the server says against it, if it refuses.
 local function remember_eviction(claim)
   local key = eviction_of(claim.text)
-  if key then redis.pcall('SET', key, '', 'PX', 2 * claim.ttl) end
+  local reply = key and redis.pcall('SET', key, '', 'PX', 2 * claim.ttl)
+  return reply and reply.err and reply
 end
 
+-- Or nil, where an access rule or a server denies the question: what is there may be extended.
 local function is_evicted(identity)
   local key = eviction_of(identity)
-  return key and redis.pcall('EXISTS', key) == 1
+  local count = key and redis.pcall('EXISTS', key) or 0
+  if type(count) == 'number' then return count == 1 end
 end

@@ -4,7 +4,7 @@
 -- ARGV  1 the round's identity, or a foreign holder's value   2 the waiter's identity, or ''
 --       3 '' to leave the queue, or the waiter's arrival in us to stay in it
 --       4 'tell' to notify the claim: an operator evicts it
--- Reply 1 (it was there) | 0
+-- Reply 1 (it was there) | 0 | why this node does not remember that it was evicted, an error: it is removed all the same
 -- O(log n) in the holders and waiters, plus up to 256 dead ones and 64 readers.
 
 local ME, WAITER, ARRIVAL = ARGV[1], ARGV[2], ARGV[3]
@@ -39,8 +39,9 @@ if is_ours and was_there == 0 then
 end
 if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
 if is_ours and me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
+local forgets
 if me and ARGV[4] then
-  remember_eviction(me)
+  forgets = remember_eviction(me)
   redis.call('PUBLISH', me.client, me.owner .. ' 0')
 end
 if is_ours then
@@ -48,4 +49,4 @@ if is_ours then
   if was_there == 1 then pcall(hint, before) end
 end
 drop_empty_queue()
-return was_there
+return forgets or was_there
