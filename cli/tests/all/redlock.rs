@@ -9,7 +9,7 @@ use tokio::process::Command;
 use crate::support::said;
 
 /// A short delay, and a TTL that it covers.
-const SHORT: &str = "restart_delay=2s&clock_tolerance=500ms&ttl=500ms";
+const SHORT: &str = "restart_delay=3s&clock_tolerance=1s&ttl=500ms";
 const PASSWORD: &str = "correct-horse";
 
 async fn servers(options: &RedisOptions, count: usize) -> Vec<TestRedis> {
@@ -80,7 +80,7 @@ async fn a_set_is_declared_new_shown_and_replaced() {
     let start = Instant::now();
     let (code, printed, error) = run(&["replace", &old, &new, "--wait"]).await;
     assert_eq!((code, &*error), (0, ""));
-    assert_eq!(printed, "the new set takes part in 2 s; waiting\nthe new set takes part\n");
+    assert_eq!(printed, "the new set takes part in 3 s; waiting\nthe new set takes part\n");
     assert!(start.elapsed() >= Duration::from_secs(2));
     let (code, printed, _) = run(&["replace", &old, &new]).await;
     assert_eq!((code, &*printed), (0, "the new set takes part\n"), "again");
@@ -132,7 +132,7 @@ async fn exit_codes_distinguish_the_failures() {
     // A node that has left permanently is named.
     let new = url("", [&nodes[0], &nodes[1], &nodes[3]], &format!("{SHORT}&set_epoch=2"));
     let (code, printed, error) = run(&["replace", &old, &new]).await;
-    assert_eq!((code, &*printed), (0, "the new set takes part in 2 s\n"), "{error}");
+    assert_eq!((code, &*printed), (0, "the new set takes part in 3 s\n"), "{error}");
     assert!(error.contains(&gone) && error.contains("never start it again"), "{error}");
     nodes[1].kill().expect("killed");
     let (code, printed, error) = run(&["status", &new]).await;

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::admin::support::*;
 
-/// Of [`SHORT`].
-const TTL: Duration = ms(900);
+const TTL: Duration = ms(3000);
+const PARAMS: &str = "restart_delay=6s&clock_tolerance=1s&ttl=3s&node_timeout=1s";
 const DOCUMENT: &str = include_str!("../../../../docs/redlock.md");
 
 /// The rules after the password in the document's line.
@@ -41,7 +41,7 @@ async fn the_documented_rules_suffice_and_all_are_used() {
         nodes.node(node).command(&["CONFIG", "RESETSTAT"]).await.unwrap();
     }
     let login = |url: String| url.replace("redlock://", "redlock://jobs:correct-horse@");
-    let old = login(nodes.url(&[0, 1, 2], SHORT));
+    let old = login(nodes.url(&[0, 1, 2], PARAMS));
     init(&old).await.unwrap();
     let locks = connect(&old).await.unwrap();
     exclusive(&locks, &nodes).await;
@@ -52,7 +52,7 @@ async fn the_documented_rules_suffice_and_all_are_used() {
     assert!(seen.into_iter().all(|lock| lock.last_token.is_some()));
     locks.close().await.unwrap();
 
-    let new = login(nodes.url(&[0, 1, 3], &format!("{SHORT}&set_epoch=2")));
+    let new = login(nodes.url(&[0, 1, 3], &format!("{PARAMS}&set_epoch=2")));
     replace(&old, &new).await.unwrap();
     open_when_due(&new).await.unwrap();
 

@@ -96,7 +96,7 @@ async fn claims_cancelled_in_a_batch_leave_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_claims_that_are_cut_off_fail_in_time_and_leave_nothing() {
     let testbed = Testbed::start().await;
-    let url = testbed.url(&testbed.proxy.addr().to_string(), "unreachable_after=3s");
+    let url = testbed.url(&testbed.proxy.addr().to_string(), "unreachable_after=8s");
     let far = connect(&url).await;
     let guards = acquire_all(&far).await;
     testbed.proxy.black_hole(Direction::ToServer);

@@ -152,7 +152,7 @@ async fn a_stop_without_a_terminal_stops_the_command_and_not_the_renewals() {
     let here = Scratch::new();
     let server = redis().await;
     let mut job = {
-        let run = here.run(&["--url", &server.url(), "--ttl", "1s", "job", "--"]);
+        let run = here.run(&["--url", &server.url(), "--ttl", "3s", "job", "--"]);
         let mut session = Command::new("setsid");
         session.arg(run.get_program()).args(run.get_args());
         session.args(["sh", "-c", "echo $$; read x; exit 3"]);
@@ -163,7 +163,7 @@ async fn a_stop_without_a_terminal_stops_the_command_and_not_the_renewals() {
     job.send(Signal::TSTP);
     eventually("it is stopped", || state(command) == Some('T'));
     // Longer than the lease, which ends unless it is renewed.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(std::time::Duration::from_millis(3500));
     assert_eq!(state(command), Some('T'));
     job.send(Signal::CONT);
     job.hang_up();
