@@ -92,7 +92,12 @@ impl DistributedLock for QuorumStore {
         let release = async |member: &Member| {
             release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
         };
-        let replies = quorum.ask(quorum.unanswered(), EVICTION_PATIENCE, release).await?;
+        let replies = quorum.ask(quorum.unanswered(), EVICTION_PATIENCE, release).await;
+        let replies = replies.map_err(|error| {
+            let text = "it may be removed, and its holder may put it back, since too few nodes remember that";
+            let message = format!("{text}: {}", error.message());
+            Error::new(error.kind(), message).retryable(error.is_retryable())
+        })?;
         Ok(match (replies.contains(&true), replies.len() == quorum.members.len()) {
             (false, true) => ReleaseOutcome::Absent,
             (true, true) => ReleaseOutcome::Removed,

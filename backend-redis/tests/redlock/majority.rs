@@ -89,8 +89,7 @@ async fn an_eviction_that_the_nodes_refuse_reports_each_reply() {
     quorum.drained().await;
 }
 
-/// Such as by rules that name the keys of single locks. It is no holder's all the same: none puts back what it may
-/// not ask about.
+/// Such as by rules that name the keys of single locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_eviction_that_the_nodes_may_not_remember_is_an_error() {
     let quorum = TestQuorum::new(3, LONG).await;

@@ -133,9 +133,6 @@ fn a_lost_lock_is_reinstalled_only_on_request() {
     let before = node.state();
     assert_eq!(node.extend(&me, "30000", 3200, "").int(), Some(0));
     assert_eq!(node.extend(&me, "0", 3200, "plant").int(), Some(0));
-    node.call(&["ACL", "SETUSER", "default", "resetkeys", "~lock", "~{lock}:?", "~fencelock:*"]);
-    assert_eq!(node.extend(&me, "30000", 3200, "plant").int(), Some(0), "perhaps evicted");
-    node.call(&["ACL", "SETUSER", "default", "allkeys"]);
     assert_eq!(node.state(), before);
     for _ in 0..2 {
         assert_eq!(node.extend(&me, "30000", 3200, "plant").int(), Some(1));

@@ -27,7 +27,8 @@ Exit codes:
   1   nothing was changed: the lock is free, its holder has changed, or the answer was no
   64  usage error: no terminal and no --yes, or several holders and no --who
   69  the store did not answer; the lock may have been broken
-  78  configuration: invalid store URL, refused by the store, or mem://";
+  78  configuration: invalid store URL, refused by the store, or mem://. If it was
+      refused, the lock may have been broken all the same";
 
 const MORE: &str = "\
 Breaking a lock is a last resort: its holder may still be at work. The store notifies it at once, \
@@ -166,10 +167,8 @@ impl Chosen<'_> {
                 Ok(NO)
             }
             Err(error) => {
-                // After any other error the request may have been done.
-                let refused = error.kind() == ErrorKind::Refused;
-                let outcome = if refused { "not broken" } else { "perhaps broken" };
-                audited(outcome, Some(fencelock_cli::chain(&error)));
+                // Also where it is refused: a node of a quorum may have done it, or a server that may not notify.
+                audited("perhaps broken", Some(fencelock_cli::chain(&error)));
                 Err(error)
             }
         }

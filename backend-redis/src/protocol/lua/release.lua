@@ -3,7 +3,7 @@
 --
 -- ARGV  1 identity, or the value of a foreign holder   2 'tell' to notify the claim: it is evicted; 'or' with
 --       3 the identity that it has as a reader, when it is unknown whether its downgrade was carried out
--- Reply 1 (removed) | 0 (absent)
+-- Reply 1 (removed) | 0 (absent) | why the claim could not be notified, an error: it is removed all the same
 -- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
 
 local ME = ARGV[1]
@@ -36,9 +36,10 @@ if me and held and held.group == me.mode and remove_member(me) then was_there = 
 local reader = ARGV[3] and parse(ARGV[3])
 if reader and held and held.group == 's' and remove_member(reader) then was_there = 1 end
 if was_there == 1 then
-  if me and ARGV[2] == 'tell' then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
+  local told = me and ARGV[2] == 'tell' and redis.pcall('PUBLISH', me.client, me.owner .. ' 0')
   -- The release stands even if the hand-off fails; waiters get that error from their own calls.
   pcall(hand_off)
   drop_empty_queue()
+  if type(told) == 'table' then return told end
 end
 return was_there

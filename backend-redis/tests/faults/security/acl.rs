@@ -229,3 +229,20 @@ async fn a_user_of_other_keys_changes_nothing() {
     release(until_granted(waiter).await).await;
     locks.close().await.unwrap();
 }
+
+/// Which the operator is told, and what was taken is handed on.
+#[tokio::test]
+async fn the_lock_of_a_holder_that_cannot_be_told_is_taken() {
+    let server = TestRedis::start().await.unwrap();
+    allow(&server, &["allkeys", "allchannels", "+@all", "-publish"]).await;
+    let locks = connect(&server.url()).await.unwrap();
+    let held = acquire(&locks, "a").await;
+    let waiter = spawn_waiter(&locks, "a");
+    until_queued(&locks, "a", 1).await;
+    let holder = locks.inspect("a").await.unwrap().holders.remove(0).id;
+    let operator = connect(&url(&server, "")).await.unwrap();
+    assert_kind(&operator.evict("a", &holder).await.unwrap_err(), ErrorKind::Refused);
+    release(until_granted(waiter).await).await;
+    drop(held);
+    locks.close().await.unwrap();
+}

@@ -17,9 +17,8 @@ local function remember_eviction(claim)
   return reply and reply.err and reply
 end
 
--- Or nil, where an access rule or a server denies the question: what is there may be extended.
+-- Not where an access rule or a server denies the question: the holder would lose its lock in a rolling restart.
 local function is_evicted(identity)
   local key = eviction_of(identity)
-  local count = key and redis.pcall('EXISTS', key) or 0
-  if type(count) == 'number' then return count == 1 end
+  return key and redis.pcall('EXISTS', key) == 1
 end

@@ -15,8 +15,7 @@ local ME, TTL, TOKEN = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 --<eviction.lua>
 --<fencing_token.lua>
 
-local evicted = is_evicted(ME)
-if evicted then return 0 end
+if is_evicted(ME) then return 0 end
 -- An exclusive holder has a string: the fast path.
 local value = redis.pcall('GET', L)
 if value == ME or value == ME .. '\n' then
@@ -38,7 +37,7 @@ if is_mine then
   redis.call('PEXPIRE', L, TTL)
   redis.call('ZADD', L, 'XX', now + TTL, ME)
   update_group(-held.out)
-elseif is_own and TTL > 0 and ARGV[5] == 'plant' and evicted == false and is_free_for(me) then
+elseif is_own and TTL > 0 and ARGV[5] == 'plant' and is_free_for(me) then
   -- Marked when the queue may have waiters: the claim itself may be one, since this node did not vote for
   -- it.
   write_holder(me, TTL, TOKEN, redis.call('EXISTS', Q) == 1)

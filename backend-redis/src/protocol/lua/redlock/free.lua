@@ -4,7 +4,8 @@
 -- ARGV  1 the round's identity, or a foreign holder's value   2 the waiter's identity, or ''
 --       3 '' to leave the queue, or the waiter's arrival in us to stay in it
 --       4 'tell' to notify the claim: an operator evicts it
--- Reply 1 (it was there) | 0 | why this node does not remember that it was evicted, an error: it is removed all the same
+-- Reply 1 (it was there) | 0 | why this node does not remember that it was evicted, or cannot notify the claim, an error: it is
+--       removed all the same
 -- O(log n) in the holders and waiters, plus up to 256 dead ones and 64 readers.
 
 local ME, WAITER, ARRIVAL = ARGV[1], ARGV[2], ARGV[3]
@@ -39,14 +40,15 @@ if is_ours and was_there == 0 then
 end
 if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
 if is_ours and me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
-local forgets
+local failed
 if me and ARGV[4] then
-  forgets = remember_eviction(me)
-  redis.call('PUBLISH', me.client, me.owner .. ' 0')
+  failed = remember_eviction(me)
+  local told = redis.pcall('PUBLISH', me.client, me.owner .. ' 0')
+  if type(told) == 'table' then failed = told end
 end
 if is_ours then
   if ARRIVAL ~= '' then pcall(enqueue, WAITER, ARRIVAL) end
   if was_there == 1 then pcall(hint, before) end
 end
 drop_empty_queue()
-return forgets or was_there
+return failed or was_there
