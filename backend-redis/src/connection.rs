@@ -3,7 +3,7 @@
 
 pub(crate) mod access;
 mod dial;
-mod endpoint;
+pub(crate) mod endpoint;
 mod frames;
 mod host;
 mod options;

@@ -92,12 +92,14 @@ impl Target {
             Target::Sentinels { .. } => {
                 Err(unreachable("the server that the sentinels name is no longer a master"))
             }
-            _ => Err(unreachable(
-                "the server is a replica, or its name leads to one now: use its master, or redis+sentinel://; what \
-                 is held stays so until its validity ends",
-            )),
+            _ => Err(replica()),
         }
     }
+}
+
+/// An outage: a name may lead to it for a while. What is held stays so until its validity ends.
+pub(crate) fn replica() -> Error {
+    unreachable("the server is a replica, or its name leads to one now: its master takes locks")
 }
 
 /// The hosts from a random start: spreads the load of many clients, and does not try a dead host

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::membership::Membership;
+use crate::connection::endpoint::replica;
 use crate::connection::{ConnectOptions, Dialled, HostPort, Target};
 use crate::protocol::error::{explain, protocol_error};
 use crate::redlock::config::{RedlockStore, SCHEME};
@@ -125,6 +126,9 @@ impl NodeConnection {
         let info = redis::cmd("INFO").query_async::<Value>(&mut connection).await;
         let server_info = ServerInfo::read(&info.map_err(|error| explain(&error))?);
         server_info.require(false)?;
+        if server_info.is("role", "slave") {
+            return Err(replica());
+        }
         let run_id = server_info.run_id().ok_or_else(|| protocol_error("INFO"))?.to_owned();
         let sent = clock.now_us();
         let (text, now_us) = record_and_clock(&mut connection).await?;

@@ -55,6 +55,12 @@ async fn every_node_reports_its_status() {
         assert!(at_least <= at_most && at_least.abs() < 10_000_000, "{seen:?}");
     }
 
+    let master = nodes.node(0).port().to_string();
+    nodes.node(6).command(&["REPLICAOF", "127.0.0.1", &master]).await.unwrap();
+    let replica = status(&all, None).await.unwrap().remove(6).seen.unwrap_err();
+    assert!(replica.to_string().contains("replica"), "{replica}");
+    nodes.node(6).command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+
     assert_eq!(nodes.record(1).await, before, "status writes nothing");
     assert_eq!(nodes.record(6).await, "");
     nodes.mark(1, "born", 61, ours).await;
