@@ -268,12 +268,13 @@ impl ConnectOptions {
 
     /// Settings of a session of one's own, and its statements; none when their names are taken.
     async fn get_ready(&self, session: &Session) -> Result<Option<Vec<tokio_postgres::Statement>>> {
+        // A schema that an earlier build made takes any value of fencelock.notified for its mark.
         // A request of the session that this one replaces must not arrive behind a later one of this; the user that
         // logged in may end it, a role of its settings may not.
         let settings = format!(
             "SET default_transaction_isolation = 'read committed'; \
              SET client_min_messages = warning; \
-             SET idle_session_timeout = 0; {} LISTEN {}; \
+             SET idle_session_timeout = 0; SET fencelock.notified = ''; {} LISTEN {}; \
              SET ROLE NONE; \
              SELECT pg_catalog.pg_terminate_backend(pid, {END_WITHIN_MS}) FROM pg_catalog.pg_stat_activity \
              WHERE application_name OPERATOR(pg_catalog.=) {} AND usename OPERATOR(pg_catalog.=) session_user \
