@@ -19,7 +19,7 @@ use crate::helpers::*;
 /// When that is not so.
 pub async fn lost_packets_only_slow_down(clients: &[Locks; 2], times: u32, bound: Duration) {
     let kept = acquire(&clients[0], "kept").await;
-    let loss = Loss::of(30);
+    let loss = Loss::of_one_in(3);
     let work = clients.iter().cycle().take(4).map(async |locks| {
         let mut worker = Worker::new();
         for _ in 0..times {
