@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use fencelock_conformance::{Backdoor, Harness, Params, Store};
 use fencelock_core::{Locks, Result};
+use fencelock_testkit::helpers::redis_leftovers;
 use fencelock_testkit::proxied::{self, cannot};
 use fencelock_testkit::proxy::{Front, NetworkFault, Proxy, framing};
 use fencelock_testkit::servers::{ServerError, TestRedis};
@@ -138,7 +139,8 @@ impl<T: Deployment> Store for SharedStore<T> {
     async fn leftovers(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         for node in self.servers.nodes() {
-            all.extend(keys::leftovers(node, &self.prefix).await?);
+            let of_node = redis_leftovers(node, &self.prefix).await;
+            all.extend(of_node.map_err(|cause| cannot("ask the server", cause))?);
         }
         Ok(all)
     }

@@ -15,18 +15,6 @@ async fn ask(server: &TestRedis, command: &[&str]) -> Result<String> {
     server.command(command).await.map_err(|cause| cannot("ask the server", cause))
 }
 
-/// The keys of holders and waiters. A lock's last token and evictions may stay, for a day.
-pub(crate) async fn leftovers(server: &TestRedis, prefix: &str) -> Result<Vec<String>> {
-    // A key may contain a newline. The prefix has no character that a pattern would interpret.
-    let plain = "local keys = redis.call('KEYS', '*' .. ARGV[1] .. '*')
-        for i, key in ipairs(keys) do keys[i] = string.gsub(key, '%c', '?') end
-        return keys";
-    let keys = ask(server, &["EVAL", plain, "0", prefix]).await?;
-    let of_names = |key: &str| key.ends_with("}:f") || key.contains("}:e:");
-    let of_claims = |key: &&str| !key.is_empty() && !of_names(key);
-    Ok(keys.lines().filter(of_claims).map(str::to_owned).collect())
-}
-
 /// The key of the lock of this prefix and name, which clients in all languages share.
 pub(crate) fn key(prefix: &str, name: &str) -> String {
     let key = format!("{prefix}{name}");

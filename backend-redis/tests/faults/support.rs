@@ -96,11 +96,8 @@ impl Operator {
     }
 }
 
-/// The keys of holders and waiters. A lock's last token may stay, for an hour or a day.
 pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
-    let keys = redis_command(server, &["KEYS", "*"]).await;
-    let of_claims = |key: &&str| !key.is_empty() && !key.ends_with("}:f");
-    keys.lines().filter(of_claims).map(str::to_owned).collect()
+    redis_leftovers(server, "").await.expect("the keys")
 }
 
 pub(crate) async fn drained(server: &TestRedis) {

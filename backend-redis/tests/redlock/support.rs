@@ -87,12 +87,12 @@ impl TestQuorum {
         self.nodes[node].restart().await.expect("it starts again");
     }
 
-    /// The keys of holders and waiters, each with its node. The last tokens and evictions may stay, for hours,
-    /// and the incarnation record for ever.
+    /// Each with its node.
     pub(crate) async fn leftovers(&self) -> Vec<(usize, String)> {
         let mut left = Vec::new();
         for (node, server) in self.nodes.iter().enumerate() {
-            left.extend(leftovers(server).await.into_iter().map(|key| (node, key)));
+            let of_node = redis_leftovers(server, "").await.expect("the keys");
+            left.extend(of_node.into_iter().map(|key| (node, key)));
         }
         left
     }
@@ -149,16 +149,6 @@ impl TestQuorum {
 /// A node's incarnation record.
 pub(crate) async fn record(node: &TestRedis) -> String {
     redis_command(node, &["GET", redlock::incarnation::KEY]).await
-}
-
-/// Keys of claims on one node.
-pub(crate) async fn leftovers(server: &TestRedis) -> Vec<String> {
-    let keys = redis_command(server, &["KEYS", "*"]).await;
-    let of_claims = |key: &&str| {
-        let of_names = key.ends_with("}:f") || key.contains("}:e:");
-        !key.is_empty() && !of_names && *key != redlock::incarnation::KEY
-    };
-    keys.lines().filter(of_claims).map(str::to_owned).collect()
 }
 
 /// A lock's key.

@@ -6,9 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
+use super::deployment::{Deployment, unknown};
+use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
-use super::{Deployment, Fault, unknown};
+use crate::helpers::redis_leftovers;
 use crate::proxy::framing;
 use crate::servers::{RedisOptions, ServerClock, TestRedis, redis_program};
 
@@ -196,13 +198,11 @@ async fn command(server: &TestRedis, command: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// The keys of holders and waiters. A lock's last token and evictions stay, for a day.
+/// Cells outlive those who made them, too.
 pub(super) async fn leftovers(server: &TestRedis) -> io::Result<Vec<String>> {
-    let keys = server.command(&["KEYS", "*"]).await?;
-    // Tokens, evictions and cells outlive those who made them.
-    let stays = |key: &str| key.ends_with("}:f") || key.ends_with("}:c") || key.contains("}:e:");
-    let of_claims = |key: &&str| !key.is_empty() && !stays(key) && *key != "fencelock:redlock";
-    Ok(keys.lines().filter(of_claims).map(str::to_owned).collect())
+    let mut keys = redis_leftovers(server, "").await?;
+    keys.retain(|key| !key.ends_with("}:c"));
+    Ok(keys)
 }
 
 #[cfg(test)]
