@@ -7,30 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{ExitCode, Termination};
 use std::time::Duration;
 
-use fencelock_core::url::Connecting;
 use fencelock_core::{Locks, Result};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::test_store::{StoreKind, TestStore, Unavailable};
-
-/// One test on one store.
-#[derive(Clone, Copy, Debug)]
-pub struct Case {
-    /// The test's name, with its modules.
-    pub name: &'static str,
-    /// The kind of store.
-    pub kind: StoreKind,
-    /// Whether the test gets a server of its own.
-    pub own_server: bool,
-    /// Whether the runtime's clock is paused.
-    pub start_paused: bool,
-    /// Whether the runtime has several threads.
-    pub multi_thread: bool,
-    /// The default lease of the store's clients, such as `2s`.
-    pub ttl: Option<&'static str>,
-    /// `fencelock::connect`.
-    pub connect: fn(&str) -> Connecting,
-}
+pub use crate::test_store::Case;
+use crate::test_store::{MISSING, TestStore, Unavailable};
 
 /// The functions that can be tests.
 #[diagnostic::on_unimplemented(
@@ -137,21 +118,6 @@ fn report<T: Termination>(
         }
     }
 }
-
-/// An error that is not the library's, and its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
-/// What to do about a store whose server is not installed.
-pub(crate) const MISSING: &str = "FENCELOCK_TEST_MISSING";
 
 fn ignores_missing() -> bool {
     match std::env::var(MISSING).as_deref() {

@@ -23,6 +23,7 @@
 //! and their faults, the steps of fault tests, long runs, Linux namespaces.
 
 pub mod attribute;
+mod port;
 pub mod proxy;
 pub mod servers;
 mod test_store;

@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::servers::port::Port;
+use crate::port::Port;
 
 mod acceptor;
 mod connection;

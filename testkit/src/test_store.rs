@@ -15,54 +15,17 @@ use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use crate::attribute::{Case, chain};
 use crate::proxy::{Direction, NetworkFault, Proxy};
 
+mod case;
 mod server;
 pub(crate) mod url;
 
+pub(crate) use case::MISSING;
+use case::chain;
+pub use case::{Case, StoreKind};
 pub(crate) use server::Unavailable;
 use server::{Opened, Server};
-
-/// The kinds of stores that a test can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StoreKind {
-    /// `mem`: the memory of the test's process.
-    Memory,
-    /// `file`: a directory of the test's own.
-    File,
-    /// `postgres`: a PostgreSQL server.
-    Postgres,
-    /// `redis`: a Redis server.
-    Redis,
-    /// `zk`: a ZooKeeper server.
-    ZooKeeper,
-}
-
-impl StoreKind {
-    /// Its name in the attribute.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StoreKind::Memory => "mem",
-            StoreKind::File => "file",
-            StoreKind::Postgres => "postgres",
-            StoreKind::Redis => "redis",
-            StoreKind::ZooKeeper => "zk",
-        }
-    }
-
-    /// The environment variable with the URL of a store to test on.
-    fn variable(self) -> Option<&'static str> {
-        match self {
-            StoreKind::Memory => None,
-            StoreKind::File => Some("FENCELOCK_TEST_FILE_URL"),
-            StoreKind::Postgres => Some("FENCELOCK_TEST_POSTGRES_URL"),
-            StoreKind::Redis => Some("FENCELOCK_TEST_REDIS_URL"),
-            StoreKind::ZooKeeper => Some("FENCELOCK_TEST_ZK_URL"),
-        }
-    }
-}
 
 /// The store of one test, and its faults. Clones are the same store.
 ///

@@ -16,80 +16,33 @@
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fencelock_conformance::RegisterServer;
 use tempfile::TempDir;
 
-use crate::deployments::{Deployment, Fault, Library};
+use crate::deployments::{Deployment, Library};
 
 mod client_pool;
 mod clock_steps;
+mod counted;
 mod earlier_rounds;
 mod fault_schedule;
+mod options;
 mod report;
 mod round;
 pub mod transactions;
 mod verdict;
 
-pub(crate) use fencelock_conformance::workload::lock_name;
+pub use counted::counted;
 pub use fencelock_conformance::workload::{Only, Shift, Workload};
-pub use report::{CellFigures, Round, StoreReport, counted};
+pub use options::{Options, Until};
+pub use report::{CellFigures, Round, StoreReport};
 pub use transactions::TransactionFigures;
 
 use client_pool::ClientPool;
 use earlier_rounds::EarlierRounds;
 use fault_schedule::FaultSchedule;
-
-/// The prefix of the lock names, in a store that was started for the run.
-pub(crate) const PREFIX: &str = "torture:";
-
-/// How long and how hard.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Decides what happens.
-    pub seed: u64,
-    /// When to stop, after the round that is under way.
-    pub until: Until,
-    /// How long each fault lasts.
-    pub faults_for: Duration,
-    /// How long there is none, after each.
-    pub quiet_for: Duration,
-    /// Only these, of those that the store has; all, if none is named. One that is named twice
-    /// comes twice as often.
-    pub only: Vec<Fault>,
-    /// Processes that use the store.
-    pub processes: u32,
-    /// What each of them does.
-    pub workload: Workload,
-}
-
-impl Options {
-    fn has_transactions(&self) -> bool {
-        self.workload.uses_locks() && self.workload.transactions_percent > 0
-    }
-}
-
-/// When a store has been tortured enough.
-#[derive(Clone, Copy, Debug)]
-pub enum Until {
-    /// After that time.
-    Time(Duration),
-    /// When that many acquisitions have been granted.
-    Acquisitions(u64),
-    /// After that many rounds.
-    Rounds(u32),
-}
-
-impl Until {
-    fn is_over(self, started: Instant, report: &StoreReport) -> bool {
-        match self {
-            Until::Time(time) => started.elapsed() >= time,
-            Until::Acquisitions(wanted) => report.acquisitions() >= wanted,
-            Until::Rounds(wanted) => report.rounds.len() >= wanted as usize,
-        }
-    }
-}
 
 /// Runs the torture test on one store, and reports each completed round to `completed`. When `stop`
 /// completes, the run ends with the rounds that are complete.
@@ -117,7 +70,7 @@ pub async fn torture(
     // One future for all rounds, so that a stop between two of them is not lost.
     let mut stop = pin!(stop);
     let started = Instant::now();
-    while !options.until.is_over(started, &report) {
+    while !is_over(options.until, started, &report) {
         let number = report.rounds.len() + 1;
         let directory = run.directory.path().join(format!("round-{number}"));
         std::fs::create_dir(&directory)?;
@@ -158,6 +111,14 @@ pub async fn torture(
             client_pool::gone(async || deployment.leftovers().await, recovery).await?;
     }
     Ok(report)
+}
+
+fn is_over(until: Until, started: Instant, report: &StoreReport) -> bool {
+    match until {
+        Until::Time(time) => started.elapsed() >= time,
+        Until::Acquisitions(wanted) => report.acquisitions() >= wanted,
+        Until::Rounds(wanted) => report.rounds.len() >= wanted as usize,
+    }
 }
 
 /// What a run needs in addition to the store.

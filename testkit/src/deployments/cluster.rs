@@ -5,15 +5,16 @@ use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fencelock_conformance::workload::lock_name;
 use tokio::time::sleep;
 
+use super::deployment::{Deployment, PREFIX};
+use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
 use super::redis::{self, ON_A_SERVER, may_fail_over};
-use super::{Deployment, Fault};
 use crate::proxy::framing;
 use crate::servers::{ServerError, TestCluster, TestRedis};
-use crate::torture::{PREFIX, lock_name};
 
 pub(super) struct Cluster {
     servers: TestCluster,

@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
+use super::deployment::{Deployment, unknown};
+use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
-use super::{Deployment, Fault, unknown};
 use crate::proxy::{Direction, Proxy, framing};
 use crate::servers::{RedisOptions, TestRedis};
 

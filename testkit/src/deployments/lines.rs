@@ -11,8 +11,19 @@ use fencelock_conformance::ServerClock;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Fault, Traffic};
+use super::fault::Fault;
 use crate::proxy::{Close, Framing, Front, NetworkFault, NewConnections, Proxy};
+
+/// The traffic between clients and servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests of clients, a script's call as one.
+    pub requests: u64,
+    /// Bytes from clients.
+    pub bytes_to_servers: u64,
+    /// Bytes from the servers.
+    pub bytes_from_servers: u64,
+}
 
 /// How clients reach the servers of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

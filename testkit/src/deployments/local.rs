@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tempfile::TempDir;
 
-use super::{Deployment, Fault, Meter, unknown};
+use super::deployment::{Deployment, unknown};
+use super::fault::Fault;
+use super::meter::Meter;
 
 pub(super) struct Memory;
 

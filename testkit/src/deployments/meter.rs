@@ -2,19 +2,8 @@
 
 use std::io;
 
-use super::Lines;
+use super::lines::{Lines, Traffic};
 use crate::servers::{TestPostgres, TestRedis, ZooKeeperServer};
-
-/// The traffic between clients and servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Requests of clients, a script's call as one.
-    pub requests: u64,
-    /// Bytes from clients.
-    pub bytes_to_servers: u64,
-    /// Bytes from the servers.
-    pub bytes_from_servers: u64,
-}
 
 /// The usage of all servers of a store so far. `None`: the store does not have or report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use fencelock_conformance::{Connect, ScratchStore};
 use fencelock_core::url::StoreUrl;
 
+use super::deployment::{Deployment, unknown};
+use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::Meter;
-use super::{Deployment, Fault, unknown};
 use crate::proxy::{Framing, framing};
 use crate::test_store::url::{at_hosts, is_plain_postgres};
 

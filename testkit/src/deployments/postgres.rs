@@ -6,10 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
+use super::deployment::{Deployment, unknown};
+use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_postgres};
 use super::redis::repeat;
-use super::{Deployment, Fault, unknown};
 use crate::proxy::framing;
 use crate::servers::{PostgresOptions, ServerClock, TestPostgres, postgres_program};
 

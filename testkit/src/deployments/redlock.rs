@@ -7,10 +7,11 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
+use super::deployment::{Deployment, Library, unknown};
+use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
 use super::redis;
-use super::{Deployment, Fault, Library, unknown};
 use crate::proxy::{NetworkFault, framing};
 use crate::servers::{RedisOptions, ServerClock, TestRedis, redis_program};
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
+use super::deployment::Deployment;
+use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
 use super::redis::{self, ON_A_SERVER, may_fail_over};
-use super::{Deployment, Fault};
 use crate::proxy::framing;
 use crate::servers::{TestRedis, TestSentinel};
 

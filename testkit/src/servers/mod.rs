@@ -13,7 +13,6 @@ mod certificates;
 mod eventually;
 mod instance;
 mod pgbouncer;
-pub(crate) mod port;
 mod postgres;
 pub(crate) mod process;
 mod redis;

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::instance::{ANSWER, Instance};
-use super::port::Port;
 use super::postgres::wire::{self, socket_in};
 use super::postgres::{ADMIN, DATABASE, PASSWORD, USER, url_of};
 use super::unprivileged::{self, make_home};
 use super::version::pgbouncer_program;
 use super::{ServerError, started};
+use crate::port::Port;
 
 const SERVER: &str = "pgbouncer";
 const READY: Duration = Duration::from_secs(30);

@@ -4,23 +4,28 @@
 //! `FENCELOCK_POSTGRES` names. Clients log in with a password; the administrator, who reads and breaks what
 //! the library has written, comes through a Unix socket that only the tests can reach.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::OnceCell;
 
-use self::options::PostgresOptions;
+use self::options::{PostgresOptions, blocking, certify, data_in};
+use self::template::REPLICATOR;
 use self::wire::socket_in;
 use super::eventually::{PATIENCE, eventually, not_yet};
 use super::instance::{ANSWER, Instance};
-use super::port::Port;
-use super::{ServerError, unprivileged};
+use super::process::Watchdog;
+use super::unprivileged::{self, make_home};
+use super::{ServerError, started};
+use crate::port::Port;
 
 pub(super) mod options;
 mod standby;
@@ -29,14 +34,10 @@ pub(super) mod tables;
 mod template;
 pub(super) mod wire;
 
+pub(super) use self::template::{ADMIN, USER};
+
 const SERVER: &str = "PostgreSQL";
 const READY: Duration = Duration::from_secs(60);
-/// The superuser, who cannot log in through TCP.
-pub(super) const ADMIN: &str = "admin";
-/// The role of clients, which owns the database.
-pub(super) const USER: &str = "fencelock";
-/// The role of standbys.
-const REPLICATOR: &str = "replicator";
 /// Of the roles that can log in.
 pub(super) const PASSWORD: &str = "correct-horse-battery";
 /// The database of clients, unless they have one of their own.
@@ -67,6 +68,74 @@ impl Deref for TestPostgres {
 
     fn deref(&self) -> &Instance {
         &self.running.instance
+    }
+}
+
+/// By their options. They outlive their tests, so a watchdog deletes their data after the end of the process.
+type SharedServers = HashMap<String, Arc<OnceCell<(TestPostgres, Watchdog)>>>;
+static SHARED: Mutex<Option<SharedServers>> = Mutex::new(None);
+
+impl PostgresOptions {
+    /// A database of its own on a server with these options, which the tests of this process share, and which
+    /// ends with the process. A test that changes the server, its roles, or other databases starts its own.
+    ///
+    /// # Errors
+    /// When it is not installed, or does not get ready.
+    pub async fn shared(self) -> Result<TestPostgres, ServerError> {
+        let server = {
+            let mut servers = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+            servers.get_or_insert_default().entry(format!("{self:?}")).or_default().clone()
+        };
+        let started = server.get_or_try_init(|| async {
+            let server = self.start().await?;
+            let deleted = Watchdog::that_deletes(server.directory());
+            let watchdog = deleted.map_err(|e| server.running.instance.io("watching", e))?;
+            Ok((server, watchdog))
+        });
+        started.await?.0.database("").await
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Errors
+    /// When it is not installed, or does not get ready.
+    pub async fn start(self) -> Result<TestPostgres, ServerError> {
+        started(|| self.clone().start_once(None)).await
+    }
+
+    /// Starts a standby of the server at that address, which may be a proxy's, and waits until it replicates.
+    ///
+    /// # Errors
+    /// When it is not installed, or does not get ready.
+    pub async fn start_as_standby(self, primary: SocketAddr) -> Result<TestPostgres, ServerError> {
+        started(|| self.clone().start_once(Some(primary))).await
+    }
+
+    async fn start_once(self, primary: Option<SocketAddr>) -> Result<TestPostgres, ServerError> {
+        let instance = Instance::new(SERVER, "postgresql")?;
+        let programs = self.programs_or_missing().map_err(|missing| instance.missing(missing))?;
+        let port = Port::lease().map_err(|e| instance.io("finding a port for", e))?;
+        let home = make_home(instance.directory()).map_err(|e| instance.io("preparing", e))?;
+        if let Some(tls) = &self.tls {
+            let certified = certify(tls, instance.directory(), &home);
+            certified.map_err(|e| instance.io("making certificates for", e))?;
+        }
+        if primary.is_none() {
+            let data = data_in(&home);
+            let initialised = blocking(move || template::copy_to(&data, &programs)).await;
+            initialised.map_err(|e| instance.io("making the data of", e))?;
+        }
+        let running = Arc::new(Running { instance, port, home, options: self });
+        let postgres = TestPostgres { running, database: DATABASE.to_owned() };
+        match primary {
+            Some(primary) => postgres.become_standby_of(primary).await?,
+            None => {
+                let configured = postgres.configure(None);
+                configured.map_err(|e| postgres.running.instance.io("configuring", e))?;
+                postgres.launch().await?;
+            }
+        }
+        Ok(postgres)
     }
 }
 

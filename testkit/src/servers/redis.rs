@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
 
-use self::options::{RedisOptions, config_file};
+use self::options::{RedisOptions, SERVER, config_file};
 use self::resp::{encode, render, replies};
-use super::ServerError;
 use super::instance::{Instance, ask};
-use super::port::Port;
+use super::{ServerError, started};
+use crate::port::Port;
 
 pub(super) mod cluster;
 pub(super) mod options;
@@ -25,7 +25,6 @@ mod replication;
 mod resp;
 pub(super) mod sentinel;
 
-const SERVER: &str = "redis-server";
 const READY: Duration = Duration::from_secs(30);
 
 /// A running `redis-server`. Dropping it kills the server and deletes its data.
@@ -44,6 +43,37 @@ impl Deref for TestRedis {
 
     fn deref(&self) -> &Instance {
         &self.instance
+    }
+}
+
+/// By how much the port of a cluster's bus lies above that for clients: what Redis 6.2 has fixed.
+const BUS_ABOVE: u16 = 10_000;
+
+impl RedisOptions {
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Errors
+    /// When it is not installed, or does not get ready.
+    pub async fn start(self) -> Result<TestRedis, ServerError> {
+        started(|| self.clone().start_once()).await
+    }
+
+    async fn start_once(self) -> Result<TestRedis, ServerError> {
+        let instance = Instance::new(SERVER, "redis-server")?;
+        let ports = if self.in_cluster {
+            Port::lease_two(BUS_ABOVE).map(|(client, bus)| (client, Some(bus)))
+        } else {
+            Port::lease().map(|client| (client, None))
+        };
+        let (client, bus) = ports.map_err(|e| instance.io("finding a port for", e))?;
+        self.configure(instance.directory()).map_err(|e| instance.io("configuring", e))?;
+        if let Some(tls) = &self.tls {
+            let certified = tls.certify(instance.directory());
+            certified.map_err(|e| instance.io("making certificates for", e))?;
+        }
+        let redis = TestRedis { instance, port: client, bus, options: self };
+        redis.launch().await?;
+        Ok(redis)
     }
 }
 

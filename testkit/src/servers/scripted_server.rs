@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::port::Port;
+use crate::port::Port;
 
 type Answer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 

@@ -19,11 +19,11 @@ use rustix::fs::{Mode, OFlags};
 use tokio::time::{Instant, sleep};
 
 use super::instance::tail;
-use super::port::Port;
 use super::process::Invocation;
 use super::unprivileged::{home, make_home};
 use super::version::missing;
 use super::{PostgresOptions, RedisOptions, ServerError, ZooKeeperOptions, started};
+use crate::port::Port;
 
 mod registry;
 
@@ -63,7 +63,7 @@ impl SharedServer {
         // depend on that.
         kind.invocation(Path::new(""), 0)?;
         // Held until the server is ready, so that a run has one: the others wait here.
-        let registry = Registry::lock(kind).await;
+        let registry = Registry::lock(kind.package(), &kind.version()).await;
         let mut registry = registry.map_err(|e| kind.io("finding the run's", e))?;
         if let Some(directory) = registry.current()
             && let Some(server) = SharedServer::join_at(kind, directory).await

@@ -18,10 +18,10 @@ use tokio::net::TcpStream;
 
 use super::eventually::{PATIENCE, eventually, not_yet};
 use super::instance::{Instance, ask};
-use super::port::Port;
 use super::process::{Invocation, Watchdog};
 use super::version::{DEBIAN_JARS, zookeeper_jars};
 use super::{ServerError, started};
+use crate::port::Port;
 use crate::proxy::Proxy;
 
 mod peer_links;

@@ -8,8 +8,7 @@ use fencelock_core::url::StoreUrl;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::StoreKind;
-use crate::attribute::{Case, MISSING, chain};
+use super::case::{Case, MISSING, StoreKind, chain};
 use crate::servers::postgres_url;
 use crate::servers::process::Watchdog;
 use crate::servers::shared::zookeeper_options;

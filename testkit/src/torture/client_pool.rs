@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_conformance::history::{self, Event, What, Worker};
-use fencelock_conformance::workload::{COUNTERS, ELECTION, Errors, NEVER_TWICE, ONCE, Shift};
+use fencelock_conformance::workload::{
+    COUNTERS, ELECTION, Errors, NEVER_TWICE, ONCE, Shift, lock_name,
+};
 use fencelock_conformance::{Answer, Params, Peer, PeerError, ServerClock, Want};
 use fencelock_core::Profile;
 use rand::rngs::StdRng;
@@ -15,7 +17,8 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Options, clock_steps};
+use super::clock_steps;
+use super::options::Options;
 use crate::deployments::{Deployment, Fault, Library};
 
 /// How long a store that serves again may need until every lock can be acquired again, in addition
@@ -273,7 +276,7 @@ impl ClientPool {
         let workload = &self.options.workload;
         let locks = if workload.uses_locks() { workload.locks } else { 0 };
         let of_cells = if self.uses_cells { &[ONCE, NEVER_TWICE, ELECTION][..] } else { &[] };
-        (0..locks).map(super::lock_name).chain(of_cells.iter().map(|it| (*it).to_owned())).collect()
+        (0..locks).map(lock_name).chain(of_cells.iter().map(|it| (*it).to_owned())).collect()
     }
 
     /// Locks that still have holders or waiters although all clients have finished.

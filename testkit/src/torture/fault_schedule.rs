@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 
-use super::Options;
+use super::options::Options;
 use crate::deployments::{Deployment, Fault};
 
 pub(super) struct FaultSchedule {

@@ -11,7 +11,8 @@ use fencelock_conformance::workload::{ELECTION, NEVER_TWICE, ONCE};
 use fencelock_core::Profile;
 use serde::Serialize;
 
-use super::Options;
+use super::counted::counted;
+use super::options::Options;
 use super::transactions::TransactionFigures;
 use crate::deployments::{Deployment, Fault};
 
@@ -293,12 +294,6 @@ impl fmt::Display for Round {
         }
         Ok(())
     }
-}
-
-/// A number with its noun, in singular or plural: `1 lock`, `2 locks`.
-pub fn counted<N: TryInto<u64> + fmt::Display + Copy>(n: N, one: &str, several: &str) -> String {
-    let is_one = n.try_into().is_ok_and(|n| n == 1);
-    format!("{n} {}", if is_one { one } else { several })
 }
 
 #[cfg(test)]

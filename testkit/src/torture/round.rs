@@ -11,8 +11,9 @@ use rand::rngs::StdRng;
 use tokio::time::sleep;
 
 use super::client_pool::{ClientPool, Death, Done};
+use super::clock_steps;
 use super::fault_schedule::RoundFaults;
-use super::{Options, clock_steps};
+use super::options::Options;
 use crate::deployments::{Deployment, Fault};
 
 /// How long the clients work before the fault.

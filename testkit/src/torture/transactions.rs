@@ -10,9 +10,10 @@ use std::fmt;
 use std::io;
 
 use fencelock_conformance::history::{Event, What};
+use fencelock_conformance::workload::lock_name;
 use serde::Serialize;
 
-use super::report::counted;
+use super::counted::counted;
 use crate::deployments::Deployment;
 
 /// Reads a register: its name, and whether what it counts was checked.
@@ -49,7 +50,7 @@ pub struct Commits {
 
 /// Makes the registers, or sets them to zero; `false` where the store is not in a database of this run.
 pub(super) async fn prepare(deployment: &dyn Deployment, locks: u32) -> io::Result<bool> {
-    let names: Vec<String> = (0..locks).map(super::lock_name).collect();
+    let names: Vec<String> = (0..locks).map(lock_name).collect();
     let statements = format!(
         "CREATE SCHEMA IF NOT EXISTS torture;
          CREATE TABLE IF NOT EXISTS torture.registers (

@@ -7,10 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
+use super::super::deployment::Deployment;
+use super::super::fault::Fault;
 use super::super::lines::{Lines, Wiring};
 use super::super::meter::{Meter, version_of_postgres};
 use super::super::redis::repeat;
-use super::super::{Deployment, Fault};
 use super::{ON_A_SERVER, SCHEMA, SQL_ANSWER, on_a_server};
 use crate::proxy::framing;
 use crate::servers::{PgBouncerOptions, PostgresOptions, TestPgBouncer, TestPostgres};
@@ -18,14 +19,14 @@ use crate::servers::{PgBouncerOptions, PostgresOptions, TestPgBouncer, TestPostg
 /// The sessions that all clients share.
 const SESSIONS: usize = 4;
 
-pub(in crate::deployments) struct Pooled {
+pub(crate) struct Pooled {
     server: TestPostgres,
     pooler: TestPgBouncer,
     lines: Lines,
 }
 
 impl Pooled {
-    pub(in crate::deployments) async fn start(wiring: Wiring) -> io::Result<Pooled> {
+    pub(crate) async fn start(wiring: Wiring) -> io::Result<Pooled> {
         let server = PostgresOptions::new().durable().start().await.map_err(io::Error::other)?;
         let pooler = PgBouncerOptions::new().pool_size(SESSIONS).start(server.addr()).await;
         let pooler = pooler.map_err(io::Error::other)?;
@@ -53,7 +54,7 @@ impl Deployment for Pooled {
 
     async fn meter(&self) -> io::Result<Meter> {
         let mut meter = Meter::of_postgres([&self.server], &self.lines).await?;
-        let of_pooler = super::super::cpu_of(self.pooler.pid())?;
+        let of_pooler = super::super::meter::cpu_of(self.pooler.pid())?;
         meter.cpu_s = meter.cpu_s.map(|of_server| of_server + of_pooler);
         Ok(meter)
     }

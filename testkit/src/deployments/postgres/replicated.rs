@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
+use super::super::deployment::Deployment;
+use super::super::fault::Fault;
 use super::super::lines::{Lines, Wiring};
 use super::super::meter::{Meter, version_of_postgres};
-use super::super::{Deployment, Fault};
 use super::{ON_A_SERVER, SCHEMA, SQL_ANSWER, on_a_server};
 use crate::proxy::{Direction, Proxy, framing};
 use crate::servers::{PostgresOptions, TestPostgres};
@@ -20,12 +21,12 @@ const BEHIND: Duration = Duration::from_millis(500);
 
 /// Whether a commit waits for the standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::deployments) enum Commits {
+pub(crate) enum Commits {
     Asynchronous,
     Synchronous,
 }
 
-pub(in crate::deployments) struct Replicated {
+pub(crate) struct Replicated {
     servers: [TestPostgres; 2],
     lines: Lines,
     /// The way of the other's replication to each server.
@@ -35,10 +36,7 @@ pub(in crate::deployments) struct Replicated {
 }
 
 impl Replicated {
-    pub(in crate::deployments) async fn start(
-        commits: Commits,
-        wiring: Wiring,
-    ) -> io::Result<Replicated> {
+    pub(crate) async fn start(commits: Commits, wiring: Wiring) -> io::Result<Replicated> {
         let start =
             async || PostgresOptions::new().durable().start().await.map_err(io::Error::other);
         let servers = [start().await?, start().await?];

@@ -1,31 +1,19 @@
 //! How a server is started; one builder for a single server and for a primary with its standby.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::Signal;
-use tokio::sync::OnceCell;
 
 use super::template;
-use super::{DATABASE, Running, SERVER, TestPostgres};
 use crate::servers::certificates::{self, Clients, Tls};
-use crate::servers::instance::Instance;
-use crate::servers::port::Port;
-use crate::servers::process::{Invocation, Watchdog};
-use crate::servers::unprivileged::{self, make_home};
+use crate::servers::process::Invocation;
+use crate::servers::unprivileged;
 use crate::servers::version::postgres_programs;
-use crate::servers::{ServerError, started};
 
-/// By their options. They outlive their tests, so a watchdog deletes their data after the end of the process.
-type SharedServers = HashMap<String, Arc<OnceCell<(TestPostgres, Watchdog)>>>;
-static SHARED: Mutex<Option<SharedServers>> = Mutex::new(None);
-
-/// How to start a [`TestPostgres`].
+/// How to start a [`TestPostgres`](super::TestPostgres).
 #[derive(Debug, Clone, Default)]
 pub struct PostgresOptions {
     pub(super) programs: Option<PathBuf>,
@@ -87,68 +75,6 @@ impl PostgresOptions {
     pub fn tls_for_certified_clients(mut self) -> Self {
         self.tls = Some(Tls::with(Clients::Certified));
         self
-    }
-
-    /// A database of its own on a server with these options, which the tests of this process share, and which
-    /// ends with the process. A test that changes the server, its roles, or other databases starts its own.
-    ///
-    /// # Errors
-    /// When it is not installed, or does not get ready.
-    pub async fn shared(self) -> Result<TestPostgres, ServerError> {
-        let server = {
-            let mut servers = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-            servers.get_or_insert_default().entry(format!("{self:?}")).or_default().clone()
-        };
-        let started = server.get_or_try_init(|| async {
-            let server = self.start().await?;
-            let deleted = Watchdog::that_deletes(server.directory());
-            let watchdog = deleted.map_err(|e| server.running.instance.io("watching", e))?;
-            Ok((server, watchdog))
-        });
-        started.await?.0.database("").await
-    }
-
-    /// Starts the server and waits until it answers.
-    ///
-    /// # Errors
-    /// When it is not installed, or does not get ready.
-    pub async fn start(self) -> Result<TestPostgres, ServerError> {
-        started(|| self.clone().start_once(None)).await
-    }
-
-    /// Starts a standby of the server at that address, which may be a proxy's, and waits until it replicates.
-    ///
-    /// # Errors
-    /// When it is not installed, or does not get ready.
-    pub async fn start_as_standby(self, primary: SocketAddr) -> Result<TestPostgres, ServerError> {
-        started(|| self.clone().start_once(Some(primary))).await
-    }
-
-    async fn start_once(self, primary: Option<SocketAddr>) -> Result<TestPostgres, ServerError> {
-        let instance = Instance::new(SERVER, "postgresql")?;
-        let programs = self.programs_or_missing().map_err(|missing| instance.missing(missing))?;
-        let port = Port::lease().map_err(|e| instance.io("finding a port for", e))?;
-        let home = make_home(instance.directory()).map_err(|e| instance.io("preparing", e))?;
-        if let Some(tls) = &self.tls {
-            let certified = certify(tls, instance.directory(), &home);
-            certified.map_err(|e| instance.io("making certificates for", e))?;
-        }
-        if primary.is_none() {
-            let data = data_in(&home);
-            let initialised = blocking(move || template::copy_to(&data, &programs)).await;
-            initialised.map_err(|e| instance.io("making the data of", e))?;
-        }
-        let running = Arc::new(Running { instance, port, home, options: self });
-        let postgres = TestPostgres { running, database: DATABASE.to_owned() };
-        match primary {
-            Some(primary) => postgres.become_standby_of(primary).await?,
-            None => {
-                let configured = postgres.configure(None);
-                configured.map_err(|e| postgres.running.instance.io("configuring", e))?;
-                postgres.launch().await?;
-            }
-        }
-        Ok(postgres)
     }
 
     pub(in crate::servers) fn programs_or_missing(&self) -> Result<PathBuf, String> {
@@ -216,7 +142,7 @@ pub(super) fn data_in(home: &Path) -> PathBuf {
 }
 
 /// Makes the certificates. The server reads its own ones in its home: it refuses a key that others can read.
-fn certify(tls: &Tls, directory: &Path, home: &Path) -> io::Result<()> {
+pub(super) fn certify(tls: &Tls, directory: &Path, home: &Path) -> io::Result<()> {
     tls.certify(directory)?;
     for file in [certificates::CA, certificates::SERVER, certificates::SERVER_KEY] {
         unprivileged::write(&home.join(file), &std::fs::read_to_string(directory.join(file))?)?;

@@ -8,10 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 
-use super::{ADMIN, REPLICATOR, USER};
 use crate::servers::process::Watchdog;
 use crate::servers::unprivileged::{make_home, run};
 
+/// The superuser, who cannot log in through TCP.
+pub(in crate::servers) const ADMIN: &str = "admin";
+/// The role of clients, which owns the database.
+pub(in crate::servers) const USER: &str = "fencelock";
+/// The role of standbys.
+pub(super) const REPLICATOR: &str = "replicator";
 /// Of the [password](super::PASSWORD), by one iteration: a client repeats as many at each login, usually 4,096.
 const VERIFIER: &str = "SCRAM-SHA-256$1:ZmVuY2Vsb2NrLXRlc3RzIQ==\
     $K8BHhf4E3u9uYaxN+KE2UldK205r7hbxXBZND0SCUAs=:Qn98FOx8p5rzKIqzQjRz3dJbx8IsUDtz5wOH54OtNHs=";

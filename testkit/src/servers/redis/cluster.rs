@@ -7,11 +7,10 @@ use std::io;
 use std::time::Duration;
 
 use super::{RedisOptions, SERVER, TestRedis, hosts};
+use crate::port::Port;
 use crate::servers::ServerError;
 use crate::servers::eventually::{PATIENCE, eventually, not_yet};
-use crate::servers::port::Port;
 
-use self::migration::SlotMigration;
 use self::slot::SLOTS;
 use self::view::View;
 
@@ -151,27 +150,6 @@ impl TestCluster {
             Ok(pair.ok_or_else(|| not_yet("the slot's master has none"))?.1)
         };
         replica.await.map_err(|e| failed("asking for a replica of", e))
-    }
-
-    /// Moves a slot with its keys to another master, and waits until all nodes know.
-    ///
-    /// # Errors
-    /// When a server refuses, or the nodes do not agree in time.
-    pub async fn migrate_slot(&self, slot: u16, to: &TestRedis) -> Result<(), ServerError> {
-        self.begin_migration(slot, to).await?.finish().await
-    }
-
-    /// Puts a slot half way between its master and another one. All keys are still at the old
-    /// one: [`SlotMigration::move_keys`], [`SlotMigration::finish`].
-    ///
-    /// # Errors
-    /// When a server refuses.
-    pub async fn begin_migration<'a>(
-        &'a self,
-        slot: u16,
-        to: &'a TestRedis,
-    ) -> Result<SlotMigration<'a>, ServerError> {
-        SlotMigration::begin(self, slot, to).await
     }
 
     /// Has the replica of the slot's master take over, with the master alive, and waits as

@@ -4,15 +4,14 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{SERVER, TestRedis};
+use crate::servers::ServerError;
 use crate::servers::certificates::{self, Clients, Tls};
-use crate::servers::instance::Instance;
-use crate::servers::port::Port;
 use crate::servers::process::Invocation;
 use crate::servers::version::{redis_major, redis_program};
-use crate::servers::{ServerError, started};
 
-/// How to start a [`TestRedis`], or a topology of several.
+pub(super) const SERVER: &str = "redis-server";
+
+/// How to start a [`TestRedis`](super::TestRedis), or a topology of several.
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
     pub(super) program: OsString,
@@ -27,9 +26,6 @@ pub struct RedisOptions {
     /// A command for each time the server is ready, for what no configuration expresses.
     pub(super) after_start: &'static [&'static str],
 }
-
-/// By how much the port of a cluster's bus lies above that for clients: what Redis 6.2 has fixed.
-const BUS_ABOVE: u16 = 10_000;
 
 impl RedisOptions {
     /// No password, no persistence, TCP only, `DEBUG` allowed; the `redis-server` on the search path,
@@ -102,7 +98,7 @@ impl RedisOptions {
         self
     }
 
-    /// Listens on a Unix socket too: [`TestRedis::unix_socket`].
+    /// Listens on a Unix socket too: [`TestRedis::unix_socket`](super::TestRedis::unix_socket).
     #[must_use]
     pub fn unix_socket(mut self) -> Self {
         self.unix_socket = true;
@@ -123,32 +119,6 @@ impl RedisOptions {
     pub fn tls_for_certified_clients(mut self) -> Self {
         self.tls = Some(Tls::with(Clients::Certified));
         self
-    }
-
-    /// Starts the server and waits until it answers.
-    ///
-    /// # Errors
-    /// When it is not installed, or does not get ready.
-    pub async fn start(self) -> Result<TestRedis, ServerError> {
-        started(|| self.clone().start_once()).await
-    }
-
-    async fn start_once(self) -> Result<TestRedis, ServerError> {
-        let instance = Instance::new(SERVER, "redis-server")?;
-        let ports = if self.in_cluster {
-            Port::lease_two(BUS_ABOVE).map(|(client, bus)| (client, Some(bus)))
-        } else {
-            Port::lease().map(|client| (client, None))
-        };
-        let (client, bus) = ports.map_err(|e| instance.io("finding a port for", e))?;
-        self.configure(instance.directory()).map_err(|e| instance.io("configuring", e))?;
-        if let Some(tls) = &self.tls {
-            let certified = tls.certify(instance.directory());
-            certified.map_err(|e| instance.io("making certificates for", e))?;
-        }
-        let redis = TestRedis { instance, port: client, bus, options: self };
-        redis.launch().await?;
-        Ok(redis)
     }
 
     /// Writes the configuration file.

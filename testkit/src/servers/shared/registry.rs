@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::SharedKind;
-
 /// Longer than the starts of a server take, one after the other, that does not get ready.
 const LOCKED_WITHIN: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -25,11 +23,11 @@ pub(super) struct Registry(File);
 impl Registry {
     /// Waits for the processes that look or start at present, but not for ever: one of them may be
     /// stopped.
-    pub(super) async fn lock(kind: SharedKind) -> io::Result<Registry> {
+    pub(super) async fn lock(package: &str, version: &str) -> io::Result<Registry> {
         let mut hasher = DefaultHasher::new();
         // Two versions of this crate may start their servers differently.
-        (env!("CARGO_PKG_VERSION"), kind.version()).hash(&mut hasher);
-        let name = format!("fencelock-{}-{:016x}", kind.package(), hasher.finish());
+        (env!("CARGO_PKG_VERSION"), version).hash(&mut hasher);
+        let name = format!("fencelock-{package}-{:016x}", hasher.finish());
         let path = directory()?.join(name);
         let file =
             File::options().read(true).write(true).create(true).truncate(false).open(&path)?;

@@ -18,8 +18,31 @@ pub struct SlotMigration<'a> {
     to_id: String,
 }
 
+impl TestCluster {
+    /// Moves a slot with its keys to another master, and waits until all nodes know.
+    ///
+    /// # Errors
+    /// When a server refuses, or the nodes do not agree in time.
+    pub async fn migrate_slot(&self, slot: u16, to: &TestRedis) -> Result<(), ServerError> {
+        self.begin_migration(slot, to).await?.finish().await
+    }
+
+    /// Puts a slot half way between its master and another one. All keys are still at the old
+    /// one: [`SlotMigration::move_keys`], [`SlotMigration::finish`].
+    ///
+    /// # Errors
+    /// When a server refuses.
+    pub async fn begin_migration<'a>(
+        &'a self,
+        slot: u16,
+        to: &'a TestRedis,
+    ) -> Result<SlotMigration<'a>, ServerError> {
+        SlotMigration::begin(self, slot, to).await
+    }
+}
+
 impl<'a> SlotMigration<'a> {
-    pub(super) async fn begin(
+    async fn begin(
         cluster: &'a TestCluster,
         slot: u16,
         to: &'a TestRedis,
