@@ -32,6 +32,8 @@ mod panics;
 #[cfg(feature = "suite")]
 mod processes;
 #[cfg(feature = "suite")]
+mod run;
+#[cfg(feature = "suite")]
 mod seed;
 pub mod stopping;
 #[cfg(feature = "suite")]
@@ -56,10 +58,10 @@ pub use {
     processes::register::process::RegisterServer,
     processes::register::{ProtectedRegister, Seen, Writes},
     processes::workload,
+    run::{AfterFailure, Report, RunOptions, main, main_of, run_against_url, run_suite},
     seed::fresh as fresh_seed,
     suite::context::Context,
     suite::needs::Need,
-    suite::run::{AfterFailure, Report, RunOptions, main, main_of, run_against_url, run_suite},
     suite::{Behaviour, Outcome, Running, run_behaviour, waiting},
     time::clock::ServerClock,
     time::frozen_runtime::FrozenRuntime,

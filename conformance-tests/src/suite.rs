@@ -3,7 +3,6 @@
 
 pub(crate) mod context;
 pub(crate) mod needs;
-pub(crate) mod run;
 pub mod waiting;
 
 use std::fmt;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::acquire::WaitLimit;
-use crate::engine::client::ClientInner;
+use crate::acquire::WaitLimit;
+use crate::client::ClientInner;
 use crate::guard::Guard;
 use crate::guards::{Guards, first_lost};
 use crate::lock::{Lock, left};

@@ -11,11 +11,11 @@ pub use crate::types::causes::io_message;
 use crate::types::error::{Error, ErrorKind, Result};
 pub use crate::types::error::{closed, invalid, unreachable};
 
-pub use crate::engine::program;
 pub use crate::login::{Credentials, Login, warn_of_others};
 pub use crate::store::cell_watches::CellWatches;
 pub use crate::store::queue::{Entry, LastNumbers, Queue, QueueStep, Stage};
 pub use crate::store::registry::{ClaimRegistry, shrink_after_burst};
+pub use crate::telemetry::program;
 pub use crate::time::backoff::Backoff;
 
 /// What a server says, as a part of a message, which people read on a terminal: one line without control

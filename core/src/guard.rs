@@ -1,5 +1,9 @@
 //! The guard of a held lock.
 
+pub(crate) mod base;
+mod downgrade;
+pub(crate) mod share;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -9,12 +13,12 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
-use crate::engine::base::Base;
-use crate::engine::client::ClientInner;
-use crate::engine::hold::{Ending, Hold};
-use crate::engine::share::{Share, Shared};
-use crate::engine::telemetry;
+use crate::claim::hold::{Ending, Hold};
+use crate::client::ClientInner;
+use crate::guard::base::Base;
+use crate::guard::share::{Share, Shared};
 use crate::store::check::Check;
+use crate::telemetry;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::types::mode::Mode;

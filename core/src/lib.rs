@@ -5,20 +5,25 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acquire;
 mod all;
 pub mod backend;
 mod cells;
-mod engine;
+mod claim;
+mod client;
 mod guard;
 mod guards;
+mod handoff;
 mod lock;
 mod locks;
 mod login;
 pub mod memory;
 mod owner;
 mod recipes;
+mod renewal;
 mod store;
 pub mod sync;
+mod telemetry;
 mod time;
 mod types;
 pub mod url;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::acquire::{WaitLimit, acquire};
-use crate::engine::base::{Base, acquire_base};
-use crate::engine::client::ClientInner;
-use crate::engine::connection::{Bound, Connection};
-use crate::engine::own_hold;
+use crate::acquire::{WaitLimit, acquire};
+use crate::claim::own_hold;
+use crate::client::ClientInner;
+use crate::client::connection::{Bound, Connection};
 use crate::guard::Guard;
+use crate::guard::base::{Base, acquire_base};
 use crate::owner::Owner;
 use crate::store::claim::{AcquireRequest, LockKind};
 use crate::time::moment::Moment;

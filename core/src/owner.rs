@@ -11,12 +11,12 @@ use std::sync::{Arc, Weak};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::acquire::WaitLimit;
-use crate::engine::base::{Base, acquire_base};
-use crate::engine::client::ClientInner;
-use crate::engine::hold::Hold;
-use crate::engine::share::{Share, Shared};
+use crate::acquire::WaitLimit;
+use crate::claim::hold::Hold;
+use crate::client::ClientInner;
 use crate::guard::Guard;
+use crate::guard::base::{Base, acquire_base};
+use crate::guard::share::{Share, Shared};
 use crate::store::claim::AcquireRequest;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;

@@ -12,7 +12,7 @@ use fencelock_conformance::{RunOptions, peer_main_if_asked, run_against_url};
 
 use crate::interrupt::Interrupts;
 use crate::leftovers;
-use crate::torture::registers;
+use crate::registers;
 
 /// Runs the conformance suite against a store; each behaviour passes, fails, or is ignored with
 /// the reason.

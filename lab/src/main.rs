@@ -8,6 +8,7 @@ mod conformance;
 mod interrupt;
 mod leftovers;
 mod postgres_client;
+mod registers;
 mod store_spec;
 mod torture;
 

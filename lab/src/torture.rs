@@ -1,8 +1,6 @@
 //! `fencelock-lab torture`: stress-tests a store, for as long as the user likes, while faults are injected
 //! into it and its clients.
 
-pub(crate) mod registers;
-
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::cells::record::{Kind, Record};
 use crate::cells::settled::{Access, Seen, Write};
-use crate::engine::client::ClientInner;
+use crate::client::ClientInner;
 use crate::store::cell_store::{Cells, Keep, Stamp};
 use crate::store::panics::caught;
 use crate::sync::Mutex;

@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 
 use crate::cells::record::{Kind, Record};
 use crate::cells::settled::Patience;
-use crate::engine::client::ClientInner;
+use crate::client::ClientInner;
 use crate::store::cell_store::{Cells, Keep, Stamp};
 use crate::types::error::{Error, Operation, Result};
 use crate::types::name::LockName;

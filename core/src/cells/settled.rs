@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use crate::cells::record::{Kind, REMEMBERED, Record};
-use crate::engine::client::{ClientInner, silent};
+use crate::client::{ClientInner, silent};
 use crate::store::cell_store::{Cells, Content, Keep, Notifier, Stamp};
 use crate::time::backoff::Backoff;
 use crate::time::moment::Moment;

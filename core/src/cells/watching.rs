@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::cells::record::Kind;
 use crate::cells::settled::{Access, Seen};
-use crate::engine::client::{ClientInner, silent};
+use crate::client::{ClientInner, silent};
 use crate::store::cell_store::{Cells, Notifier};
 use crate::store::panics::caught;
 use crate::sync::Mutex;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Locks;
 use crate::cells::{ExpiredCell, ExpiredCells, expired};
-use crate::engine::connection::Bound;
+use crate::client::connection::Bound;
 use crate::store::distributed_lock::{ParticipantId, ReleaseOutcome, Snapshot};
 use crate::store::scratch::Scratch;
 use crate::time::backoff::Backoff;
@@ -85,7 +85,8 @@ impl Locks {
     ///
     /// # On a quorum
     /// `true` says that a majority does not have it any more, and extends it no more; a holder that released it
-    /// at the same moment, while a node is silent, counts as evicted.
+    /// at the same moment, while a node is silent, counts as evicted. (Unless the holder's version or access rules
+    /// do not know of evictions: docs/redlock.md.)
     ///
     /// # Cancel safety
     /// If the future is dropped, the eviction may or may not have happened.

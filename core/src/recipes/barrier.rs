@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::cells::{Handle, Step, View, not_ours};
-use crate::engine::client::ClientInner;
-use crate::engine::program;
+use crate::client::ClientInner;
 use crate::recipes::participants::{self, Id};
 use crate::sync::Mutex;
+use crate::telemetry::program;
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
 use crate::types::options::format_duration;
 

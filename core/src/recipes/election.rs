@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cells::{Handle, Step, View, not_ours, require_token};
-use crate::engine::connection::Connection;
+use crate::client::connection::Connection;
 use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::time::backoff::Backoff;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::connection::Connection;
+use crate::client::connection::Connection;
 use crate::lock::Lock;
 use crate::store::claim::LockKind;
 use crate::sync::Mutex;

@@ -1,4 +1,4 @@
-//! What the engine guarantees whatever a store does, one directed test for each guarantee.
+//! What the core guarantees whatever a store does, one directed test for each guarantee.
 //!
 //! The store is a [`scripted`] one, which answers as a test demands, or the memory store. Time is
 //! tokio's paused clock wherever a single runtime is enough. The simulation in conformance-tests

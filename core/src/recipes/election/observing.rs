@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Election, Leader};
-use crate::engine::client::ClientInner;
+use crate::client::ClientInner;
 use crate::sync::Mutex;
 use crate::types::error::{Operation, Result, closed};
 use crate::types::token::FencingToken;

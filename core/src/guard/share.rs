@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::engine::base::Base;
-use crate::engine::client::ClientInner;
-use crate::engine::hold::{Ending, Hold};
-use crate::engine::owned_hold::not_held;
-use crate::engine::telemetry;
+use crate::claim::hold::{Ending, Hold};
+use crate::client::ClientInner;
+use crate::client::owned_hold::not_held;
+use crate::guard::base::Base;
 use crate::sync::Mutex;
+use crate::telemetry;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Result};
 use crate::types::token::FencingToken;

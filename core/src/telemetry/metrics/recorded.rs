@@ -10,8 +10,8 @@ use metrics::{Key, Label, Level, Metadata, Recorder};
 
 use super::descriptions::{self, ACQUISITIONS, HANDOFFS, HELD, HOLD, LOST, RENEWAL, WAIT, WAITING};
 use super::{GrantedBy, Outcome};
-use crate::engine::program;
 use crate::store::claim::AcquireRequest;
+use crate::telemetry::program;
 use crate::types::error::LostReason;
 use crate::types::mode::Mode;
 

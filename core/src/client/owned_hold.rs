@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::client::ClientInner;
-use crate::engine::hold::{Ending, Hold};
+use crate::claim::hold::{Ending, Hold};
+use crate::client::ClientInner;
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// Dropping it ends the hold and releases the lock in the background.

@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::schedule::{Due, Entry, InFlight, Schedule, Task};
 use super::timing::{RECHECK, next_check, next_renewal, next_retry};
-use crate::engine::hold::{Ending, Hold};
-use crate::engine::own_hold;
-use crate::engine::program;
-use crate::engine::wait::Wait;
+use crate::claim::hold::{Ending, Hold};
+use crate::claim::own_hold;
+use crate::claim::wait::Wait;
 use crate::store::claim::Claim;
 use crate::store::distributed_lock::{RenewOutcome, WaiterCheck};
 use crate::store::erased::ErasedStore;
 use crate::sync::Mutex;
+use crate::telemetry::program;
 use crate::time::moment::Moment;
 use crate::types::error::{LostReason, Result};
 use crate::types::mode::Mode;

@@ -1,8 +1,10 @@
 //! All `tracing` spans and the events of a lock.
 
+pub(crate) mod metrics;
+pub mod program;
+
 use tracing::Span;
 
-use crate::engine::program;
 use crate::store::claim::Claim;
 use crate::types::error::{Error, LostReason};
 use crate::types::mode::Mode;

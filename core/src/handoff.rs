@@ -15,13 +15,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
-use crate::engine::acquire::{WaitLimit, timed_out};
-use crate::engine::client::ClientInner;
-use crate::engine::metrics::Outcome;
-use crate::engine::own_hold;
-use crate::engine::telemetry;
+use crate::acquire::{WaitLimit, timed_out};
+use crate::claim::own_hold;
+use crate::client::ClientInner;
 use crate::store::claim::{AcquireRequest, LockKind};
 use crate::sync::Mutex;
+use crate::telemetry;
+use crate::telemetry::metrics::Outcome;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
 use crate::types::options::format_duration;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::engine::cleanup::CleanupGuard;
+use crate::claim::cleanup::CleanupGuard;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::Error;

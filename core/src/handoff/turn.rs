@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tracing::Span;
 
 use super::group::{Group, Offer, TurnNumber};
-use crate::engine::client::ClientInner;
-use crate::engine::hold::{Hold, RunningTurn};
-use crate::engine::metrics::GrantedBy;
-use crate::engine::owned_hold::{OwnedHold, not_held};
-use crate::engine::telemetry;
+use crate::claim::hold::{Hold, RunningTurn};
+use crate::client::ClientInner;
+use crate::client::owned_hold::{OwnedHold, not_held};
+use crate::telemetry;
+use crate::telemetry::metrics::GrantedBy;
 use crate::time::moment::Moment;
 use crate::types::error::Result;
 use crate::types::token::FencingToken;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::hold::Hold;
+use crate::claim::hold::Hold;
 use crate::store::profile::RenewalPlan;
 use crate::time::moment::Moment;
 

@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::engine::acquire::{Observed, WaitLimit, acquire};
-use crate::engine::client::ClientInner;
-use crate::engine::hold::Hold;
-use crate::engine::owned_hold::OwnedHold;
+use crate::acquire::{Observed, WaitLimit, acquire};
+use crate::claim::hold::Hold;
+use crate::client::ClientInner;
+use crate::client::owned_hold::OwnedHold;
 use crate::store::claim::{AcquireRequest, LockKind};
 use crate::sync::Mutex;
 use crate::time::moment::Moment;

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::client::ClientInner;
+use crate::client::ClientInner;
 use crate::store::distributed_lock::Snapshot;
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;

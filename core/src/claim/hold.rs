@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::Span;
 
-use crate::engine::cleanup::CleanupGuard;
-use crate::engine::metrics::Metrics;
-use crate::engine::program;
-use crate::engine::telemetry;
+use crate::claim::cleanup::CleanupGuard;
 use crate::store::claim::Claim;
 use crate::sync::Mutex;
+use crate::telemetry;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::program;
 use crate::time::moment::Moment;
 use crate::types::error::{LostReason, Result, invalid};
 use crate::types::mode::Mode;

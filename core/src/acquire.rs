@@ -14,18 +14,18 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span};
 
-use crate::engine::cleanup::CleanupGuard;
-use crate::engine::client::{ClientInner, silent};
-use crate::engine::hold::{Grant, Hold, Limit};
-use crate::engine::metrics::{GrantedBy, Metrics, Outcome};
-use crate::engine::own_hold;
-use crate::engine::owned_hold::OwnedHold;
-use crate::engine::renewal::timing::period;
-use crate::engine::telemetry;
-use crate::engine::wait::{LastAnswer, Wait};
+use crate::claim::cleanup::CleanupGuard;
+use crate::claim::hold::{Grant, Hold, Limit};
+use crate::claim::own_hold;
+use crate::claim::wait::{LastAnswer, Wait};
+use crate::client::owned_hold::OwnedHold;
+use crate::client::{ClientInner, silent};
+use crate::renewal::timing::period;
 use crate::store::claim::{AcquireRequest, Claim, IfBusy};
 use crate::store::distributed_lock::{AttemptOutcome, Residue};
 use crate::store::profile::Liveness;
+use crate::telemetry;
+use crate::telemetry::metrics::{GrantedBy, Metrics, Outcome};
 use crate::time::backoff::Backoff;
 use crate::time::moment::{Moment, lease_end};
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, closed};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tracing::Span;
 
-use crate::engine::acquire::{WaitLimit, acquire};
-use crate::engine::client::ClientInner;
-use crate::engine::handoff::{self, Handoffs, Turn, acquire_in_turn};
-use crate::engine::hold::Hold;
-use crate::engine::owned_hold::OwnedHold;
+use crate::acquire::{WaitLimit, acquire};
+use crate::claim::hold::Hold;
+use crate::client::ClientInner;
+use crate::client::owned_hold::OwnedHold;
+use crate::handoff::{self, Handoffs, Turn, acquire_in_turn};
 use crate::store::claim::AcquireRequest;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result};

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::hold::Hold;
-use crate::engine::program;
+use crate::claim::hold::Hold;
+use crate::telemetry::program;
 use crate::time::moment::Moment;
 use crate::types::mode::Mode;
 use crate::types::name::LockName;

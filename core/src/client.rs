@@ -1,5 +1,8 @@
 //! A client: a connected store with its background tasks, shared by its locks and guards.
 
+pub(crate) mod connection;
+pub(crate) mod owned_hold;
+
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +11,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::cleanup::Reaper;
-use crate::engine::metrics::Metrics;
-use crate::engine::renewal::worker::RenewalWorker;
+use crate::claim::cleanup::Reaper;
+use crate::renewal::worker::RenewalWorker;
 use crate::store::cell_store::Cells;
 use crate::store::erased::ErasedStore;
 use crate::sync::Mutex;
+use crate::telemetry::metrics::Metrics;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::timing::{CHECK_GRID, join_window, resend_after};
-use crate::engine::hold::Hold;
-use crate::engine::metrics::Metrics;
-use crate::engine::wait::Wait;
+use crate::claim::hold::Hold;
+use crate::claim::wait::Wait;
 use crate::store::erased::ErasedAcquisition;
+use crate::telemetry::metrics::Metrics;
 use crate::time::moment::Moment;
 use crate::types::mode::Mode;
 use crate::types::name::LockName;

@@ -14,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::engine::telemetry;
 use crate::store::claim::Claim;
 use crate::store::distributed_lock::ReleaseOutcome;
 use crate::store::erased::{ErasedAcquisition, ErasedStore};
 use crate::store::panics::caught;
 use crate::store::profile::Liveness;
 use crate::sync::Mutex;
+use crate::telemetry;
 use crate::time::backoff::Backoff;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Result};

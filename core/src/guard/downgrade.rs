@@ -5,8 +5,8 @@
 
 use std::pin::pin;
 
-use crate::engine::client::{ClientInner, silent};
-use crate::engine::hold::{Ending, Hold};
+use crate::claim::hold::{Ending, Hold};
+use crate::client::{ClientInner, silent};
 use crate::guard::{Guard, run_while};
 use crate::store::claim::LockKind;
 use crate::store::distributed_lock::RenewOutcome;
