@@ -7,6 +7,7 @@
 //! larger token of its own.
 
 mod group;
+mod queue;
 mod turn;
 
 use std::sync::Arc;
@@ -147,9 +148,7 @@ impl Waiter {
         let group = group.clone();
         let mut state = group.state.lock();
         drop(groups);
-        state.last_place += 1;
-        let place = state.last_place;
-        state.waiting.insert(place, sender);
+        let place = state.queue.join(sender);
         group.serve(&mut state, client);
         drop(state);
         client.metrics.waits(&group.request, 1.0);
@@ -163,17 +162,14 @@ impl Waiter {
         // The group may have been removed meanwhile; then this one is of its own, which is right, and
         // only less fair.
         let mut state = self.group.state.lock();
-        state.first_place -= 1;
-        self.place = state.first_place;
-        state.waiting.insert(self.place, sender);
+        self.place = state.queue.come_back(sender);
         self.group.serve(&mut state, &self.client);
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
         let asked = {
             let state = self.group.state.lock();
-            let contention = state.contention.as_ref().filter(|_| state.tenure.is_none());
-            contention.and_then(|contention| contention.observed.get().cloned())
+            state.contention.as_ref().and_then(|(_, observed)| observed.get().cloned())
         };
         match asked {
             Some(wait) => timed_out(limit, &wait),
@@ -193,13 +189,12 @@ impl Drop for Waiter {
         }
         let (left, contention) = {
             let mut state = self.group.state.lock();
-            let left = state.waiting.remove(&self.place);
-            let is_last = state.waiting.is_empty();
+            let (left, is_last) = state.queue.leave(self.place);
             (left, state.contention.take_if(|_| is_last))
         };
-        if let Some(contention) = contention {
+        if let Some((task, _)) = contention {
             // With its place in the store's queue.
-            contention.task.abort();
+            task.abort();
         }
         drop(left);
         self.group.remove_if_idle();

@@ -4,7 +4,7 @@
 //! While a group is locked, nothing calls the program's wakers, subscribers or recorder, nor the backend:
 //! they may use the same lock, and may panic.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::queue::{Need, Next, Queue, TurnNumber};
 use crate::acquire::{Observed, WaitLimit, acquire};
 use crate::claim::hold::Hold;
 use crate::client::ClientInner;
@@ -21,7 +22,6 @@ use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Result, closed};
 use crate::types::name::LockName;
-use crate::types::token::FencingToken;
 
 /// How long after the grant a turn may begin. A waiter of another process waits for this long and
 /// for the turn that runs then.
@@ -53,7 +53,7 @@ impl Handoffs {
     pub(crate) fn are_busy(&self, request: &AcquireRequest) -> bool {
         let groups = self.groups.lock();
         let group = groups.get(&Key::of(request));
-        group.is_some_and(|group| !group.state.lock().is_idle())
+        group.is_some_and(|group| !group.state.lock().queue.is_idle())
     }
 }
 
@@ -77,13 +77,6 @@ pub(super) struct Offer {
     pub(super) is_open: bool,
 }
 
-/// Which turn of which tenure.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct TurnNumber {
-    pub(super) tenure: u64,
-    pub(super) offer: u64,
-}
-
 pub(super) struct Group {
     pub(super) key: Key,
     pub(super) listed: Weak<Handoffs>,
@@ -95,108 +88,43 @@ pub(super) struct Group {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// In order of arrival; who was offered a turn and could not take it in time comes back ahead of all.
-    pub(super) waiting: BTreeMap<i64, oneshot::Sender<Result<Offer>>>,
-    pub(super) first_place: i64,
-    pub(super) last_place: i64,
-    pub(super) tenure: Option<Tenure>,
-    pub(super) contention: Option<Contention>,
-    pub(super) last_id: u64,
+    pub(super) queue: Queue<oneshot::Sender<Result<Offer>>, Held>,
+    /// The claim of the process in the store's queue. It is a task of its own: a caller that is frozen or dropped
+    /// would take the whole local queue with it.
+    pub(super) contention: Option<(AbortHandle, Arc<Observed>)>,
 }
 
-/// The claim of the process in the store's queue. It is a task of its own: a caller that is frozen or
-/// dropped would take the whole local queue with it.
-pub(super) struct Contention {
-    pub(super) id: u64,
-    pub(super) task: AbortHandle,
-    pub(super) observed: Arc<Observed>,
-}
-
-/// One grant of the store.
-pub(super) struct Tenure {
-    pub(super) id: u64,
+/// What a tenure holds.
+pub(super) struct Held {
     pub(super) owned: OwnedHold,
-    pub(super) first: FencingToken,
-    pub(super) used: u32,
-    /// When no further turn begins, and when not even the first one.
-    pub(super) ends: Moment,
-    pub(super) first_ends: Moment,
-    /// The number of the offer that was made last, 0 before the first, and whether it was accepted.
-    pub(super) offer: u64,
-    pub(super) is_running: bool,
     /// Revokes an offer that nobody takes, and sees the loss of the hold.
-    pub(super) watcher: Option<AbortOnDropHandle<()>>,
+    watcher: Option<AbortOnDropHandle<()>>,
 }
 
 impl Group {
-    /// Has the store asked for a waiter, if nothing else will serve it.
+    /// Does what those who wait need. The last thing that is done while the group is locked: what the caller
+    /// does with the end of a tenure, once it is unlocked, may panic.
     pub(super) fn serve(self: &Arc<Group>, state: &mut State, client: &Arc<ClientInner>) {
-        if state.waiting.is_empty() {
-            return;
+        match state.queue.need() {
+            Need::Nothing => {}
+            Need::Watch => self.watch(state, client),
+            Need::Contention(id) => {
+                let observed = Arc::<Observed>::default();
+                let contending = contend(self.clone(), client.clone(), id, observed.clone());
+                let task = client.reaper.runtime.spawn(contending).abort_handle();
+                state.contention = Some((task, observed));
+            }
         }
-        if let Some(tenure) = &mut state.tenure {
-            return self.watch(tenure, client);
-        }
-        if state.contention.is_some() {
-            return;
-        }
-        state.last_id += 1;
-        let (id, observed) = (state.last_id, Arc::<Observed>::default());
-        let contending = contend(self.clone(), client.clone(), id, observed.clone());
-        let task = client.reaper.runtime.spawn(contending).abort_handle();
-        state.contention = Some(Contention { id, task, observed });
     }
 
-    /// The waiter that is offered the next turn of the tenure after that of `number`; or the end of
-    /// the tenure, and its hold.
-    fn advance(
-        self: &Arc<Group>,
-        client: &Arc<ClientInner>,
-        number: TurnNumber,
-    ) -> Option<Advanced> {
-        let mut state = self.state.lock();
-        let State { tenure, waiting, .. } = &mut *state;
-        // Another number was lost or revoked, and others have gone on.
-        let current = tenure.as_mut().filter(|tenure| tenure.number() == number)?;
-        let now = client.now();
-        if current.owned.hold.is_valid(now)
-            && current.used < self.request.local_handoffs
-            && now < current.next_turn_by()
-            && let Some((_, waiter)) = waiting.pop_first()
-        {
-            current.offer += 1;
-            current.is_running = false;
-            self.watch(current, client);
-            return Some(Advanced::Offered(waiter, current.number()));
-        }
-        let ended = self.end_tenure(&mut state, client);
-        ended.map(|tenure| Advanced::Ended(tenure.owned))
-    }
-
-    /// Ends the tenure, and has the store asked again for those who wait: what the caller does with the
-    /// tenure, once the group is unlocked, may panic.
-    pub(super) fn end_tenure(
-        self: &Arc<Group>,
-        state: &mut State,
-        client: &Arc<ClientInner>,
-    ) -> Option<Tenure> {
-        let ended = state.tenure.take();
-        self.serve(state, client);
-        ended
-    }
-
-    /// Watches over a tenure for which somebody waits.
-    fn watch(self: &Arc<Group>, tenure: &mut Tenure, client: &Arc<ClientInner>) {
-        if tenure.watcher.is_none() {
-            let watching = watch(
-                self.clone(),
-                client.clone(),
-                tenure.id,
-                [tenure.ends, tenure.first_ends],
-                tenure.owned.hold.clone(),
-            );
+    fn watch(self: &Arc<Group>, state: &mut State, client: &Arc<ClientInner>) {
+        let Some(tenure) = state.queue.tenure() else { return };
+        if tenure.held.watcher.is_none() {
+            let ends = [tenure.ends, tenure.first_ends];
+            let hold = tenure.held.owned.hold.clone();
+            let watching = watch(self.clone(), client.clone(), tenure.id, ends, hold);
             let task = client.reaper.runtime.spawn(watching);
-            tenure.watcher = Some(AbortOnDropHandle::new(task));
+            tenure.held.watcher = Some(AbortOnDropHandle::new(task));
         }
     }
 
@@ -208,14 +136,25 @@ impl Group {
         mut number: TurnNumber,
     ) -> Option<OwnedHold> {
         loop {
-            let waiter = match self.advance(client, number)? {
-                Advanced::Offered(waiter, next) => {
+            let next = {
+                let mut state = self.state.lock();
+                let now = client.now();
+                let most = self.request.local_handoffs;
+                let next = state.queue.pass_on(number, now, most, |held| held.is_valid(now))?;
+                match &next {
+                    Next::Offer(..) => self.watch(&mut state, client),
+                    Next::Ended(_) => self.serve(&mut state, client),
+                }
+                next
+            };
+            let waiter = match next {
+                Next::Offer(waiter, next) => {
                     number = next;
                     waiter
                 }
-                Advanced::Ended(ended) => {
+                Next::Ended(held) => {
                     self.remove_if_idle();
-                    return Some(ended);
+                    return Some(held.owned);
                 }
             };
             let offer =
@@ -233,12 +172,11 @@ impl Group {
         let now = client.now();
         let ended = {
             let mut state = self.state.lock();
-            match &state.tenure {
-                Some(it) if it.id == tenure && (is_lost || it.is_missed(now)) => {
-                    self.end_tenure(&mut state, client)
-                }
-                _ => None,
+            let ended = state.queue.end(tenure, now, is_lost);
+            if ended.is_some() {
+                self.serve(&mut state, client);
             }
+            ended
         };
         self.remove_if_idle();
         drop(ended);
@@ -248,17 +186,33 @@ impl Group {
         let Some(listed) = self.listed.upgrade() else { return };
         let mut groups = listed.groups.lock();
         let is_listed = groups.get(&self.key).is_some_and(|group| Arc::ptr_eq(group, self));
-        if is_listed && self.state.lock().is_idle() {
+        if is_listed && self.state.lock().queue.is_idle() {
             groups.remove(&self.key);
         }
     }
+
+    /// The contention has ended without a grant: what its waiters are told.
+    fn refuse(self: &Arc<Group>, client: Option<&Arc<ClientInner>>, id: u64, error: &Error) {
+        let refused = {
+            let mut state = self.state.lock();
+            let Some(refused) = state.queue.refuse(id, error.kind()) else { return };
+            state.contention = None;
+            if let Some(client) = client {
+                self.serve(&mut state, client);
+            }
+            refused
+        };
+        for waiter in refused {
+            let _ = waiter.send(Err(error.clone()));
+        }
+        self.remove_if_idle();
+    }
 }
 
-/// What became of a tenure at the end of a turn.
-enum Advanced {
-    /// The waiter is to be sent the offer of this number.
-    Offered(oneshot::Sender<Result<Offer>>, TurnNumber),
-    Ended(OwnedHold),
+impl Held {
+    pub(super) fn is_valid(&self, now: Moment) -> bool {
+        self.owned.hold.is_valid(now)
+    }
 }
 
 impl Drop for Offer {
@@ -269,72 +223,28 @@ impl Drop for Offer {
     }
 }
 
-impl State {
-    pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.tenure.is_none() && self.contention.is_none()
-    }
-}
-
-impl Tenure {
-    pub(super) fn number(&self) -> TurnNumber {
-        TurnNumber { tenure: self.id, offer: self.offer }
-    }
-
-    fn is_missed(&self, now: Moment) -> bool {
-        !self.is_running && now >= self.next_turn_by()
-    }
-
-    fn next_turn_by(&self) -> Moment {
-        if self.used == 0 { self.first_ends } else { self.ends }
-    }
-}
-
 /// Acquires the lock from the store for those who wait.
 async fn contend(group: Arc<Group>, client: Arc<ClientInner>, id: u64, observed: Arc<Observed>) {
     let unanswered = Unanswered { group: &group, id };
     let for_ever = WaitLimit { limit: Duration::MAX, left: Duration::MAX };
-    let acquired = acquire(&client, &group.request, for_ever, Some(&observed)).await;
-    let (granted, failed) = {
-        let mut state = group.state.lock();
-        // Nobody waits any more: what was acquired is released.
-        if state.contention.take_if(|contention| contention.id == id).is_none() {
-            return;
-        }
-        match acquired {
-            Ok(owned) => {
-                state.last_id += 1;
-                let grant = owned.hold.grant;
-                let tenure = Tenure {
-                    id: state.last_id,
-                    first: grant.token,
-                    used: 0,
-                    ends: grant.since + TENURE,
-                    first_ends: grant.since + FIRST_TURN,
-                    offer: 0,
-                    is_running: false,
-                    watcher: None,
-                    owned,
-                };
-                let number = tenure.number();
-                state.tenure = Some(tenure);
-                (Some(number), None)
+    match acquire(&client, &group.request, for_ever, Some(&observed)).await {
+        Ok(owned) => {
+            let since = owned.hold.grant.since;
+            let held = Held { owned, watcher: None };
+            let granted = {
+                let mut state = group.state.lock();
+                let granted = state.queue.grant(id, held, since + TENURE, since + FIRST_TURN);
+                if granted.is_ok() {
+                    state.contention = None;
+                }
+                granted
+            };
+            // Nobody waits any more: what was acquired is released.
+            if let Ok(number) = granted {
+                drop(group.pass_on(&client, number));
             }
-            // A grant that came too late is the misfortune of one; the others ask again.
-            Err(error) if error.kind() == ErrorKind::Lost => {
-                let first = state.waiting.pop_first().into_iter().collect();
-                group.serve(&mut state, &client);
-                (None, Some((error, first)))
-            }
-            Err(error) => (None, Some((error, std::mem::take(&mut state.waiting)))),
         }
-    };
-    if let Some(number) = granted {
-        drop(group.pass_on(&client, number));
-    }
-    if let Some((error, waiting)) = failed {
-        for waiter in waiting.into_values() {
-            let _ = waiter.send(Err(error.clone()));
-        }
+        Err(error) => group.refuse(Some(&client), id, &error),
     }
     drop(unanswered);
     group.remove_if_idle();
@@ -349,12 +259,6 @@ struct Unanswered<'a> {
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        let waiting = {
-            let mut state = self.group.state.lock();
-            let ended = state.contention.take_if(|contention| contention.id == self.id);
-            ended.map(|_| std::mem::take(&mut state.waiting))
-        };
-        let Some(waiting) = waiting else { return };
         let error = match std::thread::panicking() {
             true => {
                 let message = "the task that asked the store for this process has panicked";
@@ -362,10 +266,7 @@ impl Drop for Unanswered<'_> {
             }
             false => closed(),
         };
-        for waiter in waiting.into_values() {
-            let _ = waiter.send(Err(error.clone()));
-        }
-        self.group.remove_if_idle();
+        self.group.refuse(None, self.id, &error);
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tracing::Span;
 
-use super::group::{Group, Offer, TurnNumber};
+use super::group::{Group, Offer};
+use super::queue::{Accepted, TurnNumber};
 use crate::claim::hold::{Hold, RunningTurn};
 use crate::client::ClientInner;
 use crate::client::owned_hold::{OwnedHold, not_held};
@@ -32,19 +33,19 @@ impl Turn {
         let mut state = group.state.lock();
         offer.is_open = false;
         let now = client.now();
-        let tenure = state.tenure.as_mut().filter(|tenure| tenure.number() == offer.number)?;
-        if !tenure.owned.hold.is_valid(now) {
-            let ended = group.end_tenure(&mut state, &client);
-            drop(state);
-            drop(ended);
-            return None;
-        }
-        tenure.is_running = true;
-        let by = if tenure.used == 0 { GrantedBy::Store } else { GrantedBy::HandOff };
-        let token = tenure.first.plus(tenure.used);
-        tenure.used += 1;
-        let hold = tenure.owned.hold.clone();
+        let (hold, before) = match state.queue.accept(offer.number, |held| held.is_valid(now)) {
+            Accepted::Turn(held, before) => (held.owned.hold.clone(), before),
+            Accepted::Revoked => return None,
+            Accepted::Lost(lost) => {
+                group.serve(&mut state, &client);
+                drop(state);
+                drop(lost);
+                return None;
+            }
+        };
         drop(state);
+        let by = if before == 0 { GrantedBy::Store } else { GrantedBy::HandOff };
+        let token = hold.grant.token.plus(before);
         // From here on its drop ends the turn, also after a panic of the program's subscriber.
         let mut turn = Turn {
             span: Span::none(),
