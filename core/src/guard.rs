@@ -1,4 +1,5 @@
-//! The guard of a held lock.
+//! The guard of a held lock: whether it is held and until when, how its loss is heard of, work that ends with it, and
+//! its release.
 
 pub(crate) mod base;
 mod downgrade;

@@ -1,10 +1,10 @@
-//! Local hand-offs: acquisitions of one process take turns on one grant of the store.
+//! Local hand-offs: acquisitions of one client with the same options take turns on one grant of the store.
 //!
 //! This is lock cohorting (Dice, Marathe, Shavit, "Lock Cohorting", PPoPP 2012) for a lock in a
-//! store. The process has one claim in the store's queue, however many of its tasks wait: they wait
-//! in a queue of their own, in order of arrival. A grant is a *tenure*: at most so many turns as
-//! the claim reserved tokens for, begun within 10 ms of the grant. Each turn has a guard and a
-//! larger token of its own.
+//! store. They have one claim in the store's queue, however many tasks wait: those wait in a queue of
+//! their own, in order of arrival. A grant is a *tenure*: at most so many turns as the claim reserved
+//! tokens for, begun within 10 ms of the grant, or the first within 2 s. Each turn has a guard and a
+//! larger token of its own. `guard/base.rs` decides which acquisitions come here.
 
 mod group;
 mod queue;

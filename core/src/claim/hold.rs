@@ -1,4 +1,4 @@
-//! One granted lock: until when it is valid, and how it ends.
+//! One granted lock: until when it is valid, and how it ends, of which `close` tells whoever waits for its loss.
 //!
 //! The guard and the renewal worker share it. The first to end it decides how it ended; after its
 //! end nothing revives it, since a revived hold was how other libraries got two holders.

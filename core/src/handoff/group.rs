@@ -1,4 +1,4 @@
-//! The acquisitions of one process for one lock: its waiters, its claim in the store's queue, and its
+//! The acquisitions of one client for one lock: its waiters, its claim in the store's queue, and its
 //! tenure.
 //!
 //! While a group is locked, nothing calls the program's wakers, subscribers or recorder, nor the backend:
