@@ -94,7 +94,7 @@ impl DistributedLock for QuorumStore {
         };
         let replies = quorum.ask(quorum.unanswered(), EVICTION_PATIENCE, release).await;
         let replies = replies.map_err(|error| {
-            let text = "it may be removed, and its holder may put it back, since too few nodes remember that";
+            let text = "its holder may still have it, for too few nodes have removed it";
             let message = format!("{text}: {}", error.message());
             Error::new(error.kind(), message).retryable(error.is_retryable())
         })?;

@@ -27,8 +27,8 @@ Exit codes:
   1   nothing was changed: the lock is free, its holder has changed, or the answer was no
   64  usage error: no terminal and no --yes, or several holders and no --who
   69  the store did not answer; the lock may have been broken
-  78  configuration: invalid store URL, refused by the store, or mem://. If it was
-      refused, the lock may have been broken all the same";
+  78  configuration: invalid store URL, refused by the store, or mem://. If some nodes
+      of a quorum refused it, others may have broken the lock";
 
 const MORE: &str = "\
 Breaking a lock is a last resort: its holder may still be at work. The store notifies it at once, \
@@ -167,7 +167,7 @@ impl Chosen<'_> {
                 Ok(NO)
             }
             Err(error) => {
-                // Also where it is refused: a node of a quorum may have done it, or a server that may not notify.
+                // Also where it is refused: a node of a quorum may have done it.
                 audited("perhaps broken", Some(fencelock_cli::chain(&error)));
                 Err(error)
             }

@@ -3,7 +3,7 @@
 --
 -- ARGV  1 identity, or the value of a foreign holder   2 'tell' to notify the claim: it is evicted; 'or' with
 --       3 the identity that it has as a reader, when it is unknown whether its downgrade was carried out
--- Reply 1 (removed) | 0 (absent) | why the claim could not be notified, an error: it is removed all the same
+-- Reply 1 (removed) | 0 (absent)
 -- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
 
 local ME = ARGV[1]
@@ -15,17 +15,18 @@ if value == ME and not ARGV[2] then
 end
 -- A group is a sorted set, for which GET is an error. After any other error the holder is unknown.
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
-local was_there = 0
-if value == ME or value == ME .. '\n' then
-  redis.call('DEL', L)
-  was_there = 1
-elseif not ARGV[2] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
+local is_held = value == ME or value == ME .. '\n'
+if not is_held and not ARGV[2] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
 --<writable.lua>
   return 0
 end
 --<token.lua>
 --<queue.lua>
 local me = parse(ME)
+-- First: the lock of a holder that may not be notified stays, or the next would begin while it is at work.
+if me and ARGV[2] == 'tell' then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
+if is_held then redis.call('DEL', L) end
+local was_there = is_held and 1 or 0
 if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end
 -- A value of another program at the lock's key is neither released nor handed off.
 if not met_only_own(read_lock) then
@@ -36,10 +37,8 @@ if me and held and held.group == me.mode and remove_member(me) then was_there = 
 local reader = ARGV[3] and parse(ARGV[3])
 if reader and held and held.group == 's' and remove_member(reader) then was_there = 1 end
 if was_there == 1 then
-  local told = me and ARGV[2] == 'tell' and redis.pcall('PUBLISH', me.client, me.owner .. ' 0')
   -- The release stands even if the hand-off fails; waiters get that error from their own calls.
   pcall(hand_off)
   drop_empty_queue()
-  if type(told) == 'table' then return told end
 end
 return was_there

@@ -10,11 +10,12 @@ local function eviction_of(identity)
   return round and '{' .. L .. '}:e:' .. redis.sha1hex(round .. owner) .. '}:q'
 end
 
--- What the server says against it, if it refuses.
+-- Deleted first: where a rule denies to remove, nothing is remembered either.
 local function remember_eviction(claim)
   local key = eviction_of(claim.text)
-  local reply = key and redis.pcall('SET', key, '', 'PX', 2 * claim.ttl)
-  return reply and reply.err and reply
+  if not key then return end
+  redis.call('DEL', key)
+  redis.call('SET', key, '', 'PX', 2 * claim.ttl)
 end
 
 -- Not where an access rule or a server denies the question: the holder would lose its lock in a rolling restart.

@@ -4,8 +4,7 @@
 -- ARGV  1 the round's identity, or a foreign holder's value   2 the waiter's identity, or ''
 --       3 '' to leave the queue, or the waiter's arrival in us to stay in it
 --       4 'tell' to notify the claim: an operator evicts it
--- Reply 1 (it was there) | 0 | why this node does not remember that it was evicted, or cannot notify the claim, an error: it is
---       removed all the same
+-- Reply 1 (it was there) | 0
 -- O(log n) in the holders and waiters, plus up to 256 dead ones and 64 readers.
 
 local ME, WAITER, ARRIVAL = ARGV[1], ARGV[2], ARGV[3]
@@ -17,19 +16,22 @@ if value == ME and ARRIVAL == '' and not ARGV[4] then
 end
 -- A group is a sorted set, for which GET is an error. After any other error the state is unknown.
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
-local was_there = 0
-if value == ME or value == ME .. '\n' then
-  redis.call('DEL', L)
-  was_there = 1
-end
-if ARRIVAL == '' and not ARGV[4] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
-  --<writable.lua>
-  return was_there
+local is_held = value == ME or value == ME .. '\n'
+if not is_held and ARRIVAL == '' and not ARGV[4] and string.byte(ME) == 120 and redis.call('EXISTS', Q) == 0 then
+--<writable.lua>
+  return 0
 end
 --<foreign.lua>
 --<eviction.lua>
 --<hint.lua>
 local me = parse(ME)
+-- First: what a node may not notify or remember it does not remove, or the next would begin while it is at work.
+if me and ARGV[4] then
+  redis.call('PUBLISH', me.client, me.owner .. ' 0')
+  remember_eviction(me)
+end
+if is_held then redis.call('DEL', L) end
+local was_there = is_held and 1 or 0
 -- A value that another program wrote to the lock's key is not released.
 local is_ours = met_only_own(read_lock)
 -- The waiters whose turn it was already; none while it was held exclusively.
@@ -40,15 +42,9 @@ if is_ours and was_there == 0 then
 end
 if redis.call('ZREM', Q, ME, ARRIVAL == '' and WAITER or ME) > 0 then was_there = 1 end
 if is_ours and me and held and held.group == me.mode and remove_member(me) then was_there = 1 end
-local failed
-if me and ARGV[4] then
-  failed = remember_eviction(me)
-  local told = redis.pcall('PUBLISH', me.client, me.owner .. ' 0')
-  if type(told) == 'table' then failed = told end
-end
 if is_ours then
   if ARRIVAL ~= '' then pcall(enqueue, WAITER, ARRIVAL) end
   if was_there == 1 then pcall(hint, before) end
 end
 drop_empty_queue()
-return failed or was_there
+return was_there
