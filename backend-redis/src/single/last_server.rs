@@ -5,6 +5,7 @@ use fencelock_core::backend::program;
 use fencelock_core::sync::Mutex;
 use redis::Value;
 
+use crate::connection::endpoint::replica;
 use crate::protocol::error::unreachable;
 use crate::server::server_info::ServerInfo;
 
@@ -20,25 +21,26 @@ pub(crate) struct LastServer {
 impl LastServer {
     /// A new connection leads to the server that replied this to `INFO`. Whether it is another one than before, or
     /// another run of it: that is the same store, and is logged once, with what weakens locks there. Not told apart
-    /// are the nodes of a cluster, and replicas, which are refused for their role.
+    /// are the nodes of a cluster.
     ///
     /// # Errors
-    /// It cannot carry locks: final at the first connection, and an outage later.
+    /// It cannot carry locks: final at the first connection, and an outage later. A replica: an outage.
     pub(super) fn meet(&self, reply: Value) -> Result<bool> {
-        let told = ServerInfo::told(reply);
-        let told = told.and_then(|now| now.require(self.is_cluster).map(|()| now));
+        let told = ServerInfo::told(reply).and_then(|now| {
+            now.require(self.is_cluster)?;
+            // Since it said that it is a master: promoted again in the same run, it tells other things.
+            if !self.is_cluster && now.is("role", "slave") {
+                return Err(replica());
+            }
+            Ok(now)
+        });
         let mut last = self.info.lock();
         let Some(before) = &*last else {
-            let now = told?;
-            // A replica may be promoted in the same run, and tells other things then.
-            if self.is_cluster || !now.is("role", "slave") {
-                *last = Some(now);
-            }
+            *last = Some(told?);
             return Ok(false);
         };
         let now = told.map_err(|error| unreachable(error.message()))?;
-        let is_known = !self.is_cluster && !now.is("role", "slave");
-        let is_other = is_known
+        let is_other = !self.is_cluster
             && (now.run_id().is_some() || now.is_denied())
             && (now.run_id(), now.is_denied()) != (before.run_id(), before.is_denied());
         if is_other {
@@ -71,19 +73,16 @@ mod tests {
         assert!(!meet("run_id:1\r\n").unwrap(), "the same");
         assert!(meet("run_id:2\r\naof_enabled:0\r\n").unwrap(), "another one");
         assert!(store.info().profile(false, 0).exclusion_fails_when[1].contains("append-only"));
-        assert!(!meet("run_id:3\r\nrole:slave\r\n").unwrap(), "a replica is refused");
         assert!(denied().unwrap() && !denied().unwrap(), "said once");
         assert!(meet("run_id:2\r\n").unwrap(), "what was unknown may be wrong");
         let unsuitable = meet("run_id:4\r\nrole:active-replica\r\n").unwrap_err();
         let nonsense = store.meet(Value::Okay).unwrap_err();
         assert!(unsuitable.is_retryable() && nonsense.is_retryable(), "held locks would end");
-        // Promoted in place: its profile counts.
+        // Demoted between two questions, and promoted again: what counts is said as a master.
         let first = LastServer::default();
-        for told in
-            ["run_id:1\r\nrole:slave\r\n", "run_id:1\r\nrole:master\r\nconnected_slaves:1\r\n"]
-        {
-            assert!(!first.meet(Value::BulkString(told.into())).unwrap());
-        }
+        let meet = |info: &str| first.meet(Value::BulkString(info.into()));
+        assert!(meet("run_id:1\r\nrole:slave\r\n").unwrap_err().is_retryable());
+        assert!(!meet("run_id:1\r\nrole:master\r\nconnected_slaves:1\r\n").unwrap());
         let dangers = first.info().profile(false, 0).exclusion_fails_when;
         assert!(dangers.iter().any(|danger| danger.contains("failover")), "{dangers:?}");
         let first = LastServer::default().meet(Value::BulkString("redis_mode:cluster\r\n".into()));
