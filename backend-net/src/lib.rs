@@ -5,13 +5,17 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod bounded;
+mod login;
 mod supervised;
 mod tcp;
 mod timeouts;
 mod tls;
+mod words;
 
 pub use bounded::{Bounded, Frames};
+pub use login::{Credentials, Login};
 pub use supervised::{Connector, Health, Sent, Supervised};
 pub use tcp::{tcp, tcp_to};
 pub use timeouts::Timeouts;
 pub use tls::{Secured, Tls};
+pub use words::words_of_server;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::backend::{CellWatches, ClaimRegistry, Credentials, Login};
-use fencelock_core::backend::{current_runtime, invalid, program, start_clock};
+use fencelock_core::backend::{
+    CellWatches, ClaimRegistry, current_runtime, invalid, program, start_clock,
+};
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
 use fencelock_core::{Locks, Result, Settings};
-use fencelock_net::{Timeouts, Tls};
+use fencelock_net::{Credentials, Login, Timeouts, Tls};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 

@@ -1,8 +1,9 @@
 //! The meaning of each error of the server and of the connection: one table.
 
+use fencelock_core::backend::io_message;
 pub(crate) use fencelock_core::backend::{closed, unreachable};
-use fencelock_core::backend::{io_message, words_of_server};
 use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_net::words_of_server;
 use tokio_postgres::Row;
 use tokio_postgres::error::DbError;
 use tokio_postgres::types::FromSql;

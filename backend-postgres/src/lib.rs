@@ -31,6 +31,7 @@ mod tidying;
 use fencelock_core::url::{Connecting, Scheme, StoreUrl};
 
 pub use config::PostgresStore;
+pub use fencelock_net::Credentials;
 pub use guarded::{fence_statement, run_check, run_fence};
 
 /// `postgres://` and `postgresql://`.

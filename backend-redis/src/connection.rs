@@ -10,9 +10,8 @@ mod options;
 mod probe;
 mod supervised;
 
-pub use fencelock_core::backend::Credentials;
-pub(crate) use fencelock_core::backend::Login;
-pub use fencelock_net::Tls;
+pub(crate) use fencelock_net::Login;
+pub use fencelock_net::{Credentials, Tls};
 
 #[cfg(feature = "redlock")]
 pub(crate) use dial::Dialled;

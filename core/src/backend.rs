@@ -1,7 +1,6 @@
 //! What backends share: for the authors of stores.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -11,28 +10,11 @@ pub use crate::types::causes::io_message;
 use crate::types::error::{Error, ErrorKind, Result};
 pub use crate::types::error::{closed, invalid, unreachable};
 
-pub use crate::login::{Credentials, Login, warn_of_others};
 pub use crate::store::cell_watches::CellWatches;
 pub use crate::store::queue::{Entry, LastNumbers, Queue, QueueStep, Stage};
 pub use crate::store::registry::{ClaimRegistry, shrink_after_burst};
 pub use crate::telemetry::program;
 pub use crate::time::backoff::Backoff;
-
-/// What a server says, as a part of a message, which people read on a terminal: one line without control
-/// characters, of at most 400 characters and a `…`.
-#[must_use]
-pub fn words_of_server(text: &str) -> String {
-    const MOST: usize = 400;
-    let mut words: String = text
-        .chars()
-        .take(MOST)
-        .map(|letter| if letter.is_control() { ' ' } else { letter })
-        .collect();
-    if text.chars().nth(MOST).is_some() {
-        words.push('…');
-    }
-    words
-}
 
 /// The runtime of the caller, which carries the store's tasks.
 ///
@@ -70,26 +52,5 @@ pub fn start_clock() -> Result<BootClock> {
     with_driver("enable_io", BootClock::start)?.map_err(|cause| {
         let message = "no file descriptor is free for the store's timer (ulimit -n)";
         Error::new(ErrorKind::Unreachable, message).caused_by(cause)
-    })
-}
-
-/// Reads a key for TLS, and warns if others can.
-///
-/// # Errors
-/// As [`read_certificate_file`].
-pub fn read_key_file(file: &Path) -> Result<Vec<u8>> {
-    warn_of_others(file);
-    read_certificate_file(file)
-}
-
-/// Reads a certificate for TLS.
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`] with the file's name.
-pub fn read_certificate_file(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|cause| {
-        let why = io_message(&cause);
-        let message = format!("cannot read the certificate file {}: {why}", file.display());
-        invalid(message).caused_by(cause)
     })
 }

@@ -16,7 +16,6 @@ mod guards;
 mod handoff;
 mod lock;
 mod locks;
-mod login;
 pub mod memory;
 mod owner;
 mod recipes;

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use fencelock_core::backend::{Credentials, invalid, io_message, program, words_of_server};
+use fencelock_core::backend::{invalid, io_message, program};
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::{Bounded, Secured, tcp, tcp_to};
+use fencelock_net::{Bounded, Credentials, Secured, tcp, tcp_to, words_of_server};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};

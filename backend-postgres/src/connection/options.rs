@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fencelock_core::Result;
-use fencelock_core::backend::{Login, invalid};
-use fencelock_net::{Secured, Timeouts};
+use fencelock_core::backend::invalid;
+use fencelock_net::{Login, Secured, Timeouts};
 use tokio::runtime::Handle;
 
 use super::history::Histories;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::Result;
-use fencelock_core::backend::{Login, invalid};
+use fencelock_core::backend::invalid;
 use fencelock_core::url::{Params, StoreUrl, hosts_in};
-use fencelock_net::{Timeouts, Tls};
+use fencelock_net::{Login, Timeouts, Tls};
 
 use super::host::HostPort;
 

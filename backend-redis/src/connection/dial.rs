@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::backend::{Credentials, io_message};
+use fencelock_core::backend::io_message;
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::{Bounded, Secured, tcp};
+use fencelock_net::{Bounded, Credentials, Secured, tcp};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite};

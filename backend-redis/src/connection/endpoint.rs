@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::backend::Login;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, ErrorKind, Result};
+use fencelock_net::Login;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fencelock_core::Result;
-use fencelock_core::backend::{Login, current_runtime};
-use fencelock_net::{Secured, Timeouts, Tls};
+use fencelock_core::backend::current_runtime;
+use fencelock_net::{Login, Secured, Timeouts, Tls};
 use tokio::runtime::Handle;
 
 use super::access::{Access, AddressMap};

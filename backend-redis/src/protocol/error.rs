@@ -3,9 +3,9 @@
 use std::borrow::Borrow;
 use std::fmt::Display;
 
-use fencelock_core::backend::words_of_server;
 pub(crate) use fencelock_core::backend::{closed, unreachable};
 use fencelock_core::{Error, ErrorKind};
+use fencelock_net::words_of_server;
 use redis::RedisError;
 
 /// What the connection does about an error, besides reporting it.

@@ -6,11 +6,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use fencelock_core::backend::words_of_server;
 use fencelock_core::{
     CellDurability, Error, ErrorKind, Liveness, Modes, Order, Profile, Reach, RenewalPlan, Result,
     TokenOrder, Ttl,
 };
+use fencelock_net::words_of_server;
 use redis::Value;
 
 use crate::protocol::error::{explain, protocol_error};

@@ -4,10 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fencelock_core::backend::{invalid, io_message};
+use fencelock_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
-
-use crate::types::causes::io_message;
-use crate::types::error::{Error, ErrorKind, Result, invalid};
 
 /// A user and a password; `Debug` shows neither.
 #[derive(Clone, Default)]
@@ -123,7 +122,7 @@ impl Login {
 }
 
 /// Warns if all users of this machine can read or change `file`, which has a password or a key.
-pub fn warn_of_others(file: &Path) {
+pub(crate) fn warn_of_others(file: &Path) {
     #[cfg(unix)]
     if let Ok(about) = std::fs::metadata(file) {
         let rights = std::os::unix::fs::PermissionsExt::mode(&about.permissions());
