@@ -199,10 +199,8 @@ impl AcquireLoop<'_> {
     /// is.
     fn renewal_period(&self) -> Option<Duration> {
         let (profile, request) = (self.client.store.profile(), &self.claim().request);
-        match request.renewed || profile.liveness != Liveness::Lease {
-            true => period(profile.renewal, request.ttl),
-            false => None,
-        }
+        let is_renewed = request.renewed || profile.liveness != Liveness::Lease;
+        is_renewed.then(|| period(profile.renewal, request.ttl)).flatten()
     }
 
     /// Makes one attempt, unless the wait limit or the store's silence ends it.
@@ -356,10 +354,9 @@ async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Outpu
 fn hold_limit(request: &AcquireRequest, asked: Moment, granted: Moment) -> Limit {
     let lease = if request.renewed { Moment::NEVER } else { lease_end(asked, request.ttl) };
     let at_most = request.hold_at_most.map_or(Moment::NEVER, |limit| granted + limit);
-    match at_most < lease {
-        true => Limit { at: at_most, reason: LostReason::HoldLimit },
-        false => Limit { at: lease, reason: LostReason::Expired },
-    }
+    let is_sooner = at_most < lease;
+    let reason = if is_sooner { LostReason::HoldLimit } else { LostReason::Expired };
+    Limit { at: at_most.min(lease), reason }
 }
 
 /// A wait in the worker's schedule; dropping it removes it.

@@ -222,10 +222,8 @@ impl Guard {
     /// The remaining validity: zero after a loss, [`Duration::MAX`] where it has no end.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        match self.is_held() {
-            true => self.valid_until().duration_since(self.client().now()),
-            false => Duration::ZERO,
-        }
+        let left = || self.valid_until().duration_since(self.client().now());
+        self.is_held().then(left).unwrap_or_default()
     }
 
     /// Whether the lock is provably held at this moment. Exact without a timer, and once `false` it

@@ -39,9 +39,9 @@ impl Handle {
     }
 
     /// Reports `error`, if there is one, in place of the first one of this handle.
-    pub(crate) fn checked(mut self, valid: Result<()>) -> Handle {
+    pub(crate) fn checked<T>(mut self, valid: Result<T>) -> Handle {
         self.key = self.key.and_then(|key| match valid {
-            Ok(()) => Ok(key),
+            Ok(_) => Ok(key),
             Err(error) => Err(error.on(key.name.as_str())),
         });
         self
@@ -109,9 +109,10 @@ impl Handle {
 
     async fn resolved(&self, doing: Operation) -> Result<(&Arc<ClientInner>, &Cells, &Key)> {
         let (client, cells, key) = self.connected(doing).await?;
-        match client.closing.is_cancelled() {
-            true => Err(client.explain(closed(), doing, &key.name)),
-            false => Ok((client, cells, key)),
+        if client.closing.is_cancelled() {
+            Err(client.explain(closed(), doing, &key.name))
+        } else {
+            Ok((client, cells, key))
         }
     }
 

@@ -166,10 +166,8 @@ impl Hold {
     pub(crate) fn expire(&self, until: Moment, now: Moment) {
         let old = until.as_nanos();
         if self.until.compare_exchange(old, ENDED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            let reason = match now >= self.grant.limit.at {
-                true => self.grant.limit.reason,
-                false => LostReason::Expired,
-            };
+            let Limit { at, reason } = self.grant.limit;
+            let reason = if now >= at { reason } else { LostReason::Expired };
             self.close(Ending::Lost(reason), now);
         }
     }

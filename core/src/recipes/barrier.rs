@@ -11,7 +11,7 @@ use crate::recipes::participants::{self, Id};
 use crate::sync::Mutex;
 use crate::telemetry::program;
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
-use crate::types::options::format_duration;
+use crate::types::options::{self, format_duration};
 
 /// The most parties: the ids of two rounds fit into one cell.
 pub(crate) const MOST: u32 = 512;
@@ -133,12 +133,7 @@ impl Progress {
 
 impl Barrier {
     pub(crate) fn new(handle: Handle, parties: u32) -> Barrier {
-        let valid = match (1..=MOST).contains(&parties) {
-            true => Ok(()),
-            false => {
-                Err(invalid(format!("{parties} parties are out of range; expected 1 to {MOST}")))
-            }
-        };
+        let valid = options::count(parties, MOST, "the number of parties");
         Barrier { handle: handle.checked(valid), parties, limit: None }
     }
 

@@ -10,6 +10,7 @@ use crate::store::claim::LockKind;
 use crate::sync::Mutex;
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
 use crate::types::mode::Mode;
+use crate::types::options;
 
 /// The most ids of one grant.
 const PER_TOKEN: u32 = 1_024;
@@ -63,12 +64,7 @@ impl Ids {
     /// Fetches up to `n` ids at once, 1 to 1,024, the default.
     #[must_use]
     pub fn block(self, n: u32) -> Ids {
-        let block = match (1..=PER_TOKEN).contains(&n) {
-            true => self.block.and(Ok(n)),
-            false => Err(invalid(format!(
-                "a block of {n} ids is out of range; expected 1 to {PER_TOKEN}"
-            ))),
-        };
+        let block = self.block.and(options::count(n, PER_TOKEN, "the number of ids in a block"));
         Ids { block, ..self }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::cells::{Handle, Step, View, not_ours};
 use crate::recipes::participants::{self, Id};
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
-use crate::types::options::format_duration;
+use crate::types::options::{self, format_duration};
 
 /// The most participants: their ids fit into one cell.
 pub(crate) const MOST: u32 = 1_024;
@@ -41,12 +41,7 @@ struct State {
 
 impl Latch {
     pub(crate) fn new(handle: Handle, count: u32) -> Latch {
-        let valid = match (1..=MOST).contains(&count) {
-            true => Ok(()),
-            false => {
-                Err(invalid(format!("a count of {count} is out of range; expected 1 to {MOST}")))
-            }
-        };
+        let valid = options::count(count, MOST, "the latch's count");
         Latch { handle: handle.checked(valid), count, limit: None }
     }
 

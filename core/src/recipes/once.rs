@@ -150,9 +150,10 @@ impl Once {
             return Ok(Claimed::Running);
         };
         // Again, under the lock: another client may have done it meanwhile.
-        let over = match self.is_never_twice {
-            false => self.handle.read(Operation::Read, is_over).await?,
-            true => self.begin(tick, &guard).await?,
+        let over = if self.is_never_twice {
+            self.begin(tick, &guard).await?
+        } else {
+            self.handle.read(Operation::Read, is_over).await?
         };
         match over {
             Some(by) => {

@@ -174,10 +174,8 @@ impl<T: BatchTransport> Drop for AwaitingProgress<T> {
     fn drop(&mut self) {
         {
             let mut queue = self.0.batcher().queue.lock();
-            queue.progress = match queue.calls == 0 && !queue.waiting.is_empty() {
-                true => Progress::None,
-                false => Progress::Assumed,
-            };
+            let is_stuck = queue.calls == 0 && !queue.waiting.is_empty();
+            queue.progress = if is_stuck { Progress::None } else { Progress::Assumed };
         }
         flush(&self.0);
     }

@@ -221,9 +221,9 @@ impl<W: Clone> QueueStep<'_, W> {
         let waits = self.entries.iter().filter(|entry| entry.stage == Stage::Waits);
         let waits: HashSet<_> = waits.map(|entry| entry.owner).collect();
         let check_after = self.check_after();
-        let check = |waiter: &Claim| match waits.contains(waiter.owner()) {
-            true => WaiterCheck::Again(check_after),
-            false => WaiterCheck::Attempt,
+        let check = |waiter: &Claim| {
+            let is_known = waits.contains(waiter.owner());
+            if is_known { WaiterCheck::Again(check_after) } else { WaiterCheck::Attempt }
         };
         waiters.map(check).collect()
     }

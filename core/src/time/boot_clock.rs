@@ -158,10 +158,8 @@ impl Future for Sleep<'_> {
             return Poll::Ready(());
         }
         let (sleepers, at) = (self.sleepers, self.at);
-        match sleepers.register(at, &mut self.ticket, cx.waker()) {
-            true => Poll::Pending,
-            false => Poll::Ready(()),
-        }
+        let is_asleep = sleepers.register(at, &mut self.ticket, cx.waker());
+        if is_asleep { Poll::Pending } else { Poll::Ready(()) }
     }
 }
 

@@ -10,9 +10,10 @@ use crate::types::error::Error;
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match f.alternate() {
-            true => f.write_str(&with_causes(self)),
-            false => fmt::Display::fmt(&self.inner, f),
+        if f.alternate() {
+            f.write_str(&with_causes(self))
+        } else {
+            fmt::Display::fmt(&self.inner, f)
         }
     }
 }

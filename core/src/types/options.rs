@@ -79,10 +79,15 @@ pub(crate) const MOST_LOCAL_HANDOFFS: u32 = 1_024;
 
 /// Parses `local_handoffs`: 1 to 1,024.
 pub(crate) fn local_handoffs(most: u32) -> Result<u32> {
-    match (1..=MOST_LOCAL_HANDOFFS).contains(&most) {
-        true => Ok(most),
-        false => Err(invalid(format!("local_handoffs {most} is out of range; expected 1 to 1024"))),
+    count(most, MOST_LOCAL_HANDOFFS, "local_handoffs")
+}
+
+/// `n`, of what there are 1 to `most`.
+pub(crate) fn count(n: u32, most: u32, what: &str) -> Result<u32> {
+    if (1..=most).contains(&n) {
+        return Ok(n);
     }
+    Err(invalid(format!("{what} {n} is out of range; expected 1 to {most}")))
 }
 
 fn within(value: Duration, min: Duration, max: Duration, what: &str) -> Result<Duration> {

@@ -122,9 +122,10 @@ impl Observer {
     /// Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
-            let latest = match std::mem::replace(&mut self.is_given, true) {
-                false => self.latest.borrow_and_update().clone(),
-                true => None,
+            let latest = if std::mem::replace(&mut self.is_given, true) {
+                None
+            } else {
+                self.latest.borrow_and_update().clone()
             };
             if let Some(answer) = latest {
                 let leader = answer?;
