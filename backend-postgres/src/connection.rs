@@ -3,6 +3,7 @@
 
 mod creation;
 mod dial;
+mod driver;
 mod history;
 mod messages;
 pub(crate) mod options;

@@ -1,9 +1,7 @@
 //! Each fault of the proxy, on a plain echo server. Tests wait for events, never for a time to
 //! pass; one that hangs is ended by `within`, and the one upper bound on a duration is generous.
 
-use std::future::Future;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use fencelock_testkit::proxy::{
@@ -12,6 +10,10 @@ use fencelock_testkit::proxy::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+use ends::*;
+
+mod ends;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -428,19 +430,6 @@ async fn dropping_the_proxy_ends_everything() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
-async fn both_ends() -> (TcpListener, Proxy, TcpStream, TcpStream) {
-    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = Proxy::start(server.local_addr().unwrap()).await.unwrap();
-    let (client, peer) = ends(&server, &proxy).await;
-    (server, proxy, client, peer)
-}
-
-/// A client and its peer, which the proxy of `listener` is in between.
-async fn ends(listener: &TcpListener, proxy: &Proxy) -> (TcpStream, TcpStream) {
-    let client = connect(proxy.addr()).await;
-    (client, within(listener.accept()).await.unwrap().0)
-}
-
 #[tokio::test]
 async fn a_narrow_line_takes_its_time_in_one_direction_and_keeps_every_byte() {
     let (_server, proxy, mut client, mut peer) = both_ends().await;
@@ -470,58 +459,4 @@ async fn a_torn_reply_ends_in_its_middle_with_its_connection() {
     read(&mut peer, 8).await;
     peer.write_all(b"eins...\nzwei...\n").await.unwrap();
     assert_eq!(read_to_end(&mut client).await.unwrap(), b"eins");
-}
-
-async fn echo_through_proxy() -> (Proxy, TcpStream) {
-    let proxy = Proxy::start(echo_server().await).await.unwrap();
-    let client = connect(proxy.addr()).await;
-    within(proxy.connections(1)).await;
-    (proxy, client)
-}
-
-async fn lines_through_proxy() -> (Proxy, TcpStream) {
-    let proxy = Proxy::framed(echo_server().await, framing::lines).await.unwrap();
-    let client = connect(proxy.addr()).await;
-    within(proxy.connections(1)).await;
-    (proxy, client)
-}
-
-async fn echo_server() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let (mut reader, mut writer) = client.split();
-                let _ = tokio::io::copy(&mut reader, &mut writer).await;
-                let _ = writer.shutdown().await;
-            });
-        }
-    });
-    address
-}
-
-async fn connect(address: SocketAddr) -> TcpStream {
-    within(TcpStream::connect(address)).await.unwrap()
-}
-
-async fn echo(client: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
-    client.write_all(bytes).await.unwrap();
-    read(client, bytes.len()).await
-}
-
-async fn read(client: &mut TcpStream, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    within(client.read_exact(&mut bytes)).await.unwrap();
-    bytes
-}
-
-async fn read_to_end(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    within(client.read_to_end(&mut bytes)).await?;
-    Ok(bytes)
-}
-
-async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(30), future).await.expect("this hangs")
 }
