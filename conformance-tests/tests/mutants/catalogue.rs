@@ -98,6 +98,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         &[
             Suite("handoffs::tokens_rise_with_every_turn_across_clients"),
             Suite("lost_handoffs::an_evicted_tenure_is_lost"),
+            SeedsOfLeases,
         ],
     ),
     (

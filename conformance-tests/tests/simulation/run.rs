@@ -84,7 +84,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn draw(kind: Kind, dice: &mut Dice) -> Plan {
+    fn draw(kind: Kind, seed: u64, dice: &mut Dice) -> Plan {
         let calm = dice.percent(if kind == Kind::Memory { 70 } else { 30 });
         let conditions = if calm { Conditions::calm(dice) } else { Conditions::faulty(dice) };
         let ttl = match (calm, kind) {
@@ -102,6 +102,8 @@ impl Plan {
             endurance: if calm && kind != Kind::Memory { 0 } else { dice.pick(&[0, 10, 30]) },
             stamina_ms: dice.pick(&[60, 60, 3_000]),
             exclusive: dice.pick(&[100, 60, 20]),
+            // By dice of their own: the older seeds find what they have found.
+            handoffs: Dice::of(&[seed, kind as u64, 3]).pick(&[1, 1, 2, 16]),
             at_once: kind == Kind::Memory,
         };
         let processes = u32::try_from(dice.between(1..=3)).unwrap_or(1);
@@ -117,7 +119,7 @@ struct Running {
 
 async fn play(kind: Kind, seed: u64, mutant: Option<Mutant>) -> Arc<History> {
     let mut dice = Dice::of(&[seed, kind as u64]);
-    let plan = Plan::draw(kind, &mut dice);
+    let plan = Plan::draw(kind, seed, &mut dice);
     let scene = Arc::new(Scene::new(kind, seed, &plan.conditions, plan.habits.ttl, mutant));
     let history = scene.history.clone();
     let mut running = Vec::new();

@@ -1,11 +1,10 @@
-//! Rules of downgrades and cells, checked exhaustively: all orders in which requests can be made,
+//! Rules of cells, checked exhaustively: all orders in which requests can be made,
 //! answered, lost, repeated and late. What the simulation runs on the real code has no model here.
 //!
 //! Each model restates the steps of a store, which are scripts or requests. With the rule it holds;
 //! with each alternative that looks as good, some run breaks it, which is why the rule is what it is.
 
 mod cell_on_zookeeper;
-mod downgrade_on_zookeeper;
 mod settled_writes;
 
 use std::fmt::Debug;

@@ -34,7 +34,7 @@ pub(crate) static PROFILE: Profile = Profile {
     modes: Modes::ALL,
     downgrade: true,
     tokens: TokenOrder::BeyondData,
-    max_local_handoffs: 1,
+    max_local_handoffs: 1_024,
     cells: None,
     exclusion_fails_when: Cow::Borrowed(&["the server loses its data"]),
 };
@@ -148,6 +148,7 @@ impl DistributedLock for LeaseBackend {
             mode: claim.mode(),
             ttl: claim.ttl(),
             if_busy: claim.if_busy(),
+            tokens: u64::from(claim.local_handoffs()),
         };
         let (epoch, waits, pushed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let backend = self.clone();
@@ -225,6 +226,7 @@ impl LeaseBackend {
                     mode: fencelock_core::Mode::Exclusive,
                     ttl: Duration::ZERO,
                     if_busy: fencelock_core::IfBusy::Refuse,
+                    tokens: 1,
                 }),
             }
         }

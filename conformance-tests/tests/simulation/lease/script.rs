@@ -1,6 +1,7 @@
 //! What one script of the server with leases does to one lock, step by step.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use fencelock_core::{IfBusy, Mode};
@@ -23,6 +24,8 @@ pub(crate) struct Entry {
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) if_busy: IfBusy,
+    /// How many tokens it needs: one for each turn.
+    pub(crate) tokens: u64,
 }
 
 const CLAIM_TTL: Duration = Duration::from_secs(2);
@@ -57,6 +60,13 @@ pub(crate) struct Holder {
     pub(crate) arrival: u64,
     pub(crate) confirmed: bool,
     pub(crate) since: u64,
+}
+
+impl Holder {
+    /// One for each turn.
+    pub(crate) fn tokens(&self) -> Range<u64> {
+        self.token..self.token + self.entry.tokens
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,14 +129,17 @@ impl Script<'_> {
         record.epoch
     }
 
-    pub(crate) fn mint(&mut self, arrival: u64) -> u64 {
+    pub(crate) fn mint(&mut self, arrival: u64, tokens: u64) -> u64 {
         let time = match self.server.mutant {
             Some(Mutant::TokenFromIncr) => 0,
             _ => self.now / 1_000,
         };
-        *self.last_token = time.max(*self.last_token + 1);
-        self.server.history.gave(self.name, *self.last_token, arrival);
-        *self.last_token
+        let first = time.max(*self.last_token + 1);
+        let reserved =
+            if self.server.mutant == Some(Mutant::NoTokensReserved) { 1 } else { tokens };
+        *self.last_token = first + reserved - 1;
+        self.server.history.gave(self.name, first, arrival);
+        first
     }
 
     pub(crate) fn hold(
@@ -167,7 +180,7 @@ impl Script<'_> {
                 return;
             }
             self.lock.queue.remove(&arrival);
-            let token = self.mint(arrival);
+            let token = self.mint(arrival, entry.tokens);
             let until = match self.server.mutant {
                 Some(Mutant::FrozenWaiterBlocks) => u64::MAX,
                 _ => self.now + nanos(CLAIM_TTL.min(entry.ttl)),
@@ -182,7 +195,7 @@ impl Script<'_> {
         self.server.history.note(who.process, "server attempt", lock as u64, who.claim);
         if self.lock.queue.is_empty() && self.fits(entry.mode) && self.confirm(entry).is_none() {
             let arrival = self.server.history.arrives();
-            let token = self.mint(arrival);
+            let token = self.mint(arrival, entry.tokens);
             self.hold(entry, token, self.now + nanos(entry.ttl), arrival, true);
             return Answer::Granted { token };
         }

@@ -70,7 +70,9 @@ impl LeaseServer {
             script_run.expire();
             let result = script(&mut script_run);
             let holders = &script_run.lock.holders;
-            self.history.compare(lock, |token| holders.iter().any(|holder| holder.token == token));
+            self.history.compare(lock, |token| {
+                holders.iter().any(|holder| holder.tokens().contains(&token))
+            });
             (result, script_run.granted)
         };
         if self.mutant != Some(Mutant::GrantNotReported) {
@@ -155,7 +157,7 @@ impl LeaseServer {
             let until = script.now + nanos(entry.ttl);
             let Some(holder) = script.lock.holders.iter_mut().find(|it| it.entry.who == who) else {
                 if self.mutant == Some(Mutant::RenewalResurrects) {
-                    let token = script.mint(0);
+                    let token = script.mint(0, entry.tokens);
                     script.lock.holders.clear();
                     script.hold(entry, token, until, 0, true);
                     return true;
@@ -198,7 +200,7 @@ impl LeaseServer {
         self.script(lock, |script| {
             for holder in std::mem::take(&mut script.lock.holders) {
                 let reported_within = holder.entry.ttl / 3 + Duration::from_secs(1);
-                self.history.excuse(lock, holder.token, reported_within);
+                self.history.excuse(lock, holder.tokens(), reported_within);
             }
             self.history.freed(lock);
             script.serve();
@@ -209,12 +211,12 @@ impl LeaseServer {
     pub(crate) fn wipe(&self) {
         self.history.note(0, "wiped", 0, 0);
         for (lock, token) in self.history.believed() {
-            self.history.excuse(lock, token, Duration::from_secs(3600));
+            self.history.excuse(lock, token..token + 1, Duration::from_secs(3600));
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, lock) in &state.locks {
             for holder in &lock.holders {
-                self.history.excuse(*name, holder.token, Duration::from_secs(3600));
+                self.history.excuse(*name, holder.tokens(), Duration::from_secs(3600));
             }
         }
         // The epochs of a real server are unique for ever; only the tokens are at stake.

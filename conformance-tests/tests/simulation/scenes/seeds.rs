@@ -117,6 +117,7 @@ fn keeps_its_promises(kind: Kind) {
         assert!(sum.outlived > 0 && sum.outlasted > 0, "no pause was felt: {sum:?}");
         let driven = sum.unreachable > 0 && sum.faults > 0;
         assert!(kind == Kind::Memory || driven, "no fault had an effect: {sum:?}");
+        assert!(sum.handed_on > 0, "no turn was handed on: {sum:?}");
     }
 }
 

@@ -17,7 +17,7 @@ use crate::lease::backend::lock_number;
 use crate::lease::script::Who;
 use crate::mutant::Mutant;
 use crate::session::acquisition::SessionAcquisition;
-use crate::session::server::{Expired, SessionServer};
+use crate::session::server::{Expired, SessionServer, TURNS};
 use crate::world::gate::GatedClock;
 use crate::world::link::Link;
 
@@ -63,7 +63,7 @@ impl SessionBackend {
                 modes: Modes::ALL,
                 downgrade: false,
                 tokens: TokenOrder::Data,
-                max_local_handoffs: 1,
+                max_local_handoffs: TURNS,
                 cells: None,
                 exclusion_fails_when: Cow::Borrowed(&[]),
             },

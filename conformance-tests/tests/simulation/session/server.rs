@@ -5,6 +5,7 @@
 //! its own, cut off from the leader, are not heard of there.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -25,11 +26,21 @@ pub(crate) struct Node {
     pub(crate) who: Who,
     pub(crate) session: u64,
     pub(crate) mode: Mode,
+    /// The first of [`TURNS`].
     pub(crate) token: u64,
     /// For the check that no claim waits in vain: since when it could have been the holder's, and
     /// whether its client knows.
     turn_since: Option<Moment>,
     taken: bool,
+}
+
+/// How many tokens a node has.
+pub(crate) const TURNS: u32 = 64;
+
+impl Node {
+    fn tokens(&self) -> Range<u64> {
+        self.token..self.token + u64::from(TURNS)
+    }
 }
 
 pub(crate) type Nodes = BTreeMap<u64, Node>;
@@ -156,7 +167,7 @@ impl SessionServer {
                 state.behind.insert(who.process, (lock, before));
             }
             state.log += 1;
-            let (seq, token) = (self.history.arrives(), state.log);
+            let (seq, token) = (self.history.arrives(), state.log * u64::from(TURNS));
             self.history.gave(lock, token, seq);
             let node = Node { who, session, mode, token, turn_since: None, taken: false };
             state.locks.entry(lock).or_default().insert(seq, node);
@@ -223,9 +234,9 @@ impl SessionServer {
         self.history.note(0, "evicted", lock as u64, 0);
         let mut state = self.state();
         let held = state.locks.entry(lock).or_default().iter().filter(|(_, node)| node.taken);
-        let held: Vec<(u64, u64)> = held.map(|(seq, node)| (*seq, node.token)).collect();
-        for (seq, token) in held {
-            self.history.excuse(lock, token, Duration::from_secs(1));
+        let held: Vec<_> = held.map(|(seq, node)| (*seq, node.tokens())).collect();
+        for (seq, tokens) in held {
+            self.history.excuse(lock, tokens, Duration::from_secs(1));
             state.remove(&self.history, lock, seq);
         }
     }
@@ -267,7 +278,8 @@ impl SessionServer {
     fn compare(&self, state: &mut State, lock: usize) {
         let now = self.history.now();
         let nodes = state.locks.entry(lock).or_default();
-        self.history.compare(lock, |token| nodes.values().any(|node| node.token == token));
+        self.history
+            .compare(lock, |token| nodes.values().any(|node| node.tokens().contains(&token)));
         let mut ahead: Vec<Mode> = Vec::new();
         for node in nodes.values_mut() {
             if !node.mode.is_compatible_with(ahead.iter().copied()) {

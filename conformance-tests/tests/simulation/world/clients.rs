@@ -28,6 +28,8 @@ pub(crate) struct Habits {
     pub(crate) stamina_ms: u64,
     /// In per cent: how often a lock is exclusive.
     pub(crate) exclusive: u64,
+    /// How many turns an exclusive lock has in its process for one grant.
+    pub(crate) handoffs: u32,
     /// The client's own first poll is its arrival, as there is nothing between it and the store.
     pub(crate) at_once: bool,
 }
@@ -49,6 +51,8 @@ struct Asked {
     fixed_lease: bool,
     /// Of a lock for readers and writers.
     writer: bool,
+    /// The store knows of the first turn only: a later one comes before those who wait there.
+    handed_on: bool,
 }
 
 enum Patience {
@@ -80,7 +84,8 @@ impl Client {
         let (lock, asked, patience) = self.choose();
         let name = asked.lock;
         self.history.note(self.process, "acquire", name as u64, 0);
-        let arrival = self.habits.at_once.then(|| self.history.arrives());
+        let arrives = self.habits.at_once && !asked.handed_on;
+        let arrival = arrives.then(|| self.history.arrives());
         let acquire = async {
             match patience {
                 Patience::Try => lock.try_acquire().await,
@@ -121,7 +126,8 @@ impl Client {
         let name = usize::try_from(dice.below(self.habits.locks as u64)).unwrap_or(0);
         let text = ["l0", "l1", "l2"][name];
         let mut writer = false;
-        let mut lock = match dice.percent(self.habits.exclusive) {
+        let exclusive = dice.percent(self.habits.exclusive);
+        let mut lock = match exclusive {
             true => self.locks.lock(text),
             false => match dice.below(3) {
                 0 => self.locks.rw_lock(text).read(),
@@ -153,9 +159,13 @@ impl Client {
         if fixed_lease {
             lock = lock.fixed_lease(ttl);
         }
+        let handed_on = exclusive && !fixed_lease && self.habits.handoffs > 1;
+        if handed_on {
+            lock = lock.local_handoffs(self.habits.handoffs);
+        }
         let called = self.history.now();
         writer &= !fixed_lease;
-        (lock, Asked { lock: name, called, hold_at_most, fixed_lease, writer }, patience)
+        (lock, Asked { lock: name, called, hold_at_most, fixed_lease, writer, handed_on }, patience)
     }
 
     /// Which errors are allowed depends on the conditions.
@@ -164,7 +174,9 @@ impl Client {
         self.history.freed(lock);
         self.history.note(self.process, kind.message(), lock as u64, 0);
         let normal = matches!(kind, ErrorKind::Busy | ErrorKind::WaitTimedOut | ErrorKind::Closed);
-        let by_a_fault = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost);
+        // Of a task that several clients wait for.
+        let panicked = kind == ErrorKind::Refused && error.to_string().ends_with("has panicked");
+        let by_a_fault = matches!(kind, ErrorKind::Unreachable | ErrorKind::Lost) || panicked;
         // A limit, on the hold or on the wait, may be over before the first answer is there.
         let too_short = kind == ErrorKind::Unreachable && error.to_string().contains("wait limit");
         let without_a_fault = kind == ErrorKind::Lost || too_short;
@@ -185,6 +197,7 @@ impl Client {
             called: asked.called,
             gate: &self.gate,
             guard: &guard,
+            handed_on: asked.handed_on,
             arrival,
         });
         let long = self.dice.percent(self.habits.endurance);

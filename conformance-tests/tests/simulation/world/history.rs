@@ -5,6 +5,7 @@
 //! checks all guards that are alive, so an overlap is seen when it begins.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ struct Event {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) granted: u64,
+    /// Of those, turns of which a store with a server does not know.
+    pub(crate) handed_on: u64,
     pub(crate) lost: u64,
     pub(crate) cancelled: u64,
     pub(crate) unreachable: u64,
@@ -66,6 +69,7 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn add(&mut self, other: &Tally) {
         self.granted += other.granted;
+        self.handed_on += other.handed_on;
         self.lost += other.lost;
         self.cancelled += other.cancelled;
         self.unreachable += other.unreachable;
@@ -102,6 +106,7 @@ pub(crate) struct Granted<'a> {
     pub(crate) called: Moment,
     pub(crate) gate: &'a Arc<Gate>,
     pub(crate) guard: &'a Arc<Guard>,
+    pub(crate) handed_on: bool,
     /// Its place among the arrivals, if the client knows it.
     pub(crate) arrival: Option<u64>,
 }
@@ -166,11 +171,11 @@ impl History {
         self.state().freed.insert(lock, now);
     }
 
-    /// The store took `token` away, by order or by accident; in a calm the holder hears of it
+    /// The store took a grant with `tokens` away, by order or by accident; in a calm the holder hears of it
     /// within `reported_within`.
-    pub(crate) fn excuse(&self, lock: usize, token: u64, reported_within: Duration) {
+    pub(crate) fn excuse(&self, lock: usize, tokens: Range<u64>, reported_within: Duration) {
         let by = self.calm.then(|| self.now() + reported_within);
-        self.state().excused.insert((lock, token), by);
+        self.state().excused.extend(tokens.map(|token| ((lock, token), by)));
     }
 
     pub(crate) fn is_excused(&self, lock: usize, token: FencingToken) -> bool {
@@ -186,6 +191,8 @@ impl History {
             // A forgotten hold may have ended just now.
             state.check(now);
             state.tally.granted += 1;
+            let is_known = state.arrivals.contains_key(&(lock, token));
+            state.tally.handed_on += u64::from(granted.handed_on && !is_known);
             let excused = state.excused.contains_key(&(lock, token));
             if !state.tokens.insert((lock, token)) && !excused {
                 state.fail(format!("token {token} of lock {lock} was granted twice"));
