@@ -2,8 +2,8 @@
 //! renewed in time, and periodically re-checks waiters for missed wake-ups.
 //!
 //! One task works through a [`Schedule`] ordered by due time. It spawns batches and never awaits
-//! them, so a slow store delays no loss; an entry whose batch is in flight stays in the schedule at
-//! its deadline. A hold past its validity is lost here (`carry_out`), without asking the store; so is
+//! them, so a slow store delays no loss; an entry whose batch is in flight stays in the schedule,
+//! due when it is sent again or at its deadline. A hold past its validity is lost here (`carry_out`), without asking the store; so is
 //! one that the store says is gone (`renewed`), and each at the end of the client (`stop`).
 
 use std::sync::Arc;
