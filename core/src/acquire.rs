@@ -319,29 +319,31 @@ impl AcquireLoop<'_> {
     }
 
     fn timed_out(&self) -> Error {
-        timed_out(self.limit, &self.wait)
+        timed_out(self.limit, Some(&self.wait))
     }
 }
 
-/// The end of a wait limit, by the store's last answer.
-pub(crate) fn timed_out(limit: Duration, wait: &Wait) -> Error {
-    let limit = format_duration(limit);
-    let (is_busy, cause) = match wait.last_answer() {
+/// The end of a wait limit, by the store's last answer; none if it was not asked yet.
+pub(crate) fn timed_out(limit: Duration, wait: Option<&Wait>) -> Error {
+    let (is_busy, cause) = match wait.map_or(LastAnswer::None, Wait::last_answer) {
         LastAnswer::Queued => (true, None),
         LastAnswer::Failed(error) => (false, Some(error)),
         LastAnswer::None => {
-            let cause = wait.cleanup.acquisition.unanswered();
+            let cause = wait.and_then(|wait| wait.cleanup.acquisition.unanswered());
             // Other claims were ahead of it all the time.
             (cause.as_ref().is_some_and(|cause| cause.kind() == ErrorKind::Busy), cause)
         }
     };
-    let error = if is_busy {
-        Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
-    } else {
-        let message = format!("the store gave no useful answer within the wait limit of {limit}");
-        Error::new(ErrorKind::Unreachable, message)
-    };
-    error.with_cause(cause)
+    if is_busy {
+        return not_granted(limit).with_cause(cause);
+    }
+    let limit = format_duration(limit);
+    let message = format!("the store gave no useful answer within the wait limit of {limit}");
+    Error::new(ErrorKind::Unreachable, message).with_cause(cause)
+}
+
+pub(crate) fn not_granted(limit: Duration) -> Error {
+    Error::new(ErrorKind::WaitTimedOut, format!("not granted within {}", format_duration(limit)))
 }
 
 /// Polls `future` once.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
-use crate::acquire::{WaitLimit, timed_out};
+use crate::acquire::{WaitLimit, not_granted, timed_out};
 use crate::claim::own_hold;
 use crate::client::ClientInner;
 use crate::store::claim::{AcquireRequest, LockKind};
@@ -24,8 +24,7 @@ use crate::sync::Mutex;
 use crate::telemetry;
 use crate::telemetry::metrics::Outcome;
 use crate::time::moment::Moment;
-use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
-use crate::types::options::format_duration;
+use crate::types::error::{Error, Operation, Result, closed, invalid};
 
 pub(crate) use group::Handoffs;
 use group::{Group, Key, Offer};
@@ -96,7 +95,7 @@ async fn wait_for_turn(
         Duration::MAX => started + own_hold::LONG,
         _ => Moment::NEVER,
     };
-    let mut waiter = Waiter::join(client, request);
+    let mut waiter = Waiter::join(client, request, started);
     loop {
         let received = tokio::select! {
             biased;
@@ -128,6 +127,7 @@ async fn wait_for_turn(
 struct Waiter {
     client: Arc<ClientInner>,
     group: Arc<Group>,
+    since: Moment,
     place: i64,
     receiver: oneshot::Receiver<Result<Offer>>,
     /// It has left the queue with a turn.
@@ -135,7 +135,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    fn join(client: &Arc<ClientInner>, request: &AcquireRequest) -> Waiter {
+    fn join(client: &Arc<ClientInner>, request: &AcquireRequest, since: Moment) -> Waiter {
         let (sender, receiver) = oneshot::channel();
         let listed = client.registry::<Handoffs>();
         // Both are locked until the waiter is in the queue: an empty group is removed.
@@ -152,7 +152,7 @@ impl Waiter {
         group.serve(&mut state, client);
         drop(state);
         client.metrics.waits(&group.request, 1.0);
-        Waiter { client: client.clone(), group, place, receiver, is_served: false }
+        Waiter { client: client.clone(), group, since, place, receiver, is_served: false }
     }
 
     /// Its offer was revoked: it is the next one.
@@ -167,16 +167,18 @@ impl Waiter {
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
-        let asked = {
+        let (asked, held_at) = {
             let state = self.group.state.lock();
-            state.contention.as_ref().and_then(|(_, observed)| observed.get().cloned())
+            let asked = state.contention.as_ref().map(|(_, observed)| observed.get().cloned());
+            (asked, state.held_at)
         };
+        // By a turn since this waiter came; the store has not answered the next request yet.
+        let was_held = held_at.is_some_and(|at| at >= self.since);
         match asked {
-            Some(wait) => timed_out(limit, &wait),
-            None => {
-                let limit = format_duration(limit);
-                Error::new(ErrorKind::WaitTimedOut, format!("not granted within {limit}"))
-            }
+            None => not_granted(limit),
+            Some(None) if was_held => not_granted(limit),
+            Some(Some(wait)) if was_held && !wait.is_answered() => not_granted(limit),
+            Some(wait) => timed_out(limit, wait.as_deref()),
         }
     }
 }

@@ -68,6 +68,10 @@ impl Wait {
         *self.last_answer.lock() = LastAnswer::Failed(error);
     }
 
+    pub(crate) fn is_answered(&self) -> bool {
+        !matches!(*self.last_answer.lock(), LastAnswer::None)
+    }
+
     pub(crate) fn last_answer(&self) -> LastAnswer {
         self.last_answer.lock().clone()
     }
