@@ -16,7 +16,8 @@ pub(crate) struct Script {
 const KEYS: &str = include_str!("lua/keys.lua");
 
 /// Shared parts, by the lines that include them; a part may include one later in this list.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 7] = [
+    ("--<notify.lua>\n", include_str!("lua/notify.lua")),
     ("--<writable.lua>\n", include_str!("lua/writable.lua")),
     ("--<heartbeat.lua>\n", include_str!("lua/heartbeat.lua")),
     ("--<token.lua>\n", include_str!("lua/token.lua")),

@@ -151,11 +151,13 @@ impl LockContents {
         )
     }
 
-    /// The value of the participant `who` of an earlier snapshot, if it is still there.
-    pub(crate) fn value_of(&self, who: &ParticipantId) -> Option<&[u8]> {
+    /// The value of the participant `who` of an earlier snapshot, if it is still there, and how the scripts remove it:
+    /// what another program wrote names nobody to notify.
+    pub(crate) fn evicted(&self, who: &ParticipantId) -> Option<(&[u8], &'static [u8])> {
         let holders = self.holders.iter().map(|holder| &holder.value);
         let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
-        all.find(|value| id(value) == *who).map(Vec::as_slice)
+        let value = all.find(|value| id(value) == *who)?;
+        Some((value, if Identity::parse(value).is_some() { b"evict" } else { b"take" }))
     }
 }
 

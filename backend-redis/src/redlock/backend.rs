@@ -85,12 +85,12 @@ impl DistributedLock for QuorumStore {
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let seen = self.inspect_all(&keys).await?;
-        let Some(value) = seen.iter().find_map(|seen| seen.value_of(who)) else {
+        let Some((value, how)) = seen.iter().find_map(|seen| seen.evicted(who)) else {
             return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.quorum;
         let release = async |member: &Member| {
-            release_round(&member.batches, &keys, value, "", ReleaseKind::Evict).await
+            release_round(&member.batches, &keys, value, "", ReleaseKind::Evict(how)).await
         };
         let replies = quorum.ask(quorum.unanswered(), EVICTION_PATIENCE, release).await;
         let replies = replies.map_err(|error| {

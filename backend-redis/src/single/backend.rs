@@ -89,8 +89,8 @@ impl DistributedLock for Store {
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let contents = self.contents(&keys).await?;
-        match contents.value_of(who) {
-            Some(value) => self.release(&keys, &[value, b"tell"]).await,
+        match contents.evicted(who) {
+            Some((value, how)) => self.release(&keys, &[value, how]).await,
             None => Ok(ReleaseOutcome::Absent),
         }
     }

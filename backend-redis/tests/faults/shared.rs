@@ -50,17 +50,25 @@ pub(crate) async fn held_without_an_expiry(locks: &Locks, nodes: &[TestRedis], t
     release(until_granted(waiter).await).await;
 }
 
-/// Other libraries write random bytes.
-pub(crate) async fn a_value_that_is_not_text(locks: &Locks, nodes: &[TestRedis]) {
-    let set = "return redis.call('SET', KEYS[1], '\\255\\254\\1', 'PX', 60000)";
-    for node in nodes {
-        redis_command(node, &["EVAL", set, "1", "lock:lock"]).await;
+/// Other libraries write random bytes, and somebody what looks like a claim: of a channel that nobody here may use, or of a
+/// TTL that the server takes for an error.
+pub(crate) async fn what_another_program_wrote(locks: &Locks, nodes: &[TestRedis]) {
+    let owner = "0a".repeat(16);
+    let [none, endless] =
+        ["0", "9999999999999999999"].map(|ttl| format!("x1 {ttl} lock:@z {owner} l"));
+    let values = ["\\255\\254\\1", "x 30000 elsewhere 0123 label", &none, &endless];
+    for value in values {
+        let set = format!("return redis.call('SET', KEYS[1], '{value}', 'PX', 60000)");
+        for node in nodes {
+            redis_command(node, &["ACL", "SETUSER", "default", "resetchannels", "&lock:*"]).await;
+            redis_command(node, &["EVAL", &set, "1", "lock:lock"]).await;
+        }
+        let seen = locks.inspect("lock").await.expect("an answer");
+        assert_eq!(seen.holders.len(), 1, "{value}");
+        let waiter = spawn_waiter(locks, "lock");
+        until_queued(locks, "lock", 1).await;
+        let removed = locks.evict("lock", &seen.holders[0].id).await;
+        assert!(removed.expect(value), "{value} was there");
+        release(until_granted(waiter).await).await;
     }
-    let seen = locks.inspect("lock").await.expect("an answer");
-    assert_eq!(seen.holders.len(), 1);
-    let waiter = spawn_waiter(locks, "lock");
-    until_queued(locks, "lock", 1).await;
-    let removed = locks.evict("lock", &seen.holders[0].id).await;
-    assert!(removed.expect("an answer"), "it was there");
-    release(until_granted(waiter).await).await;
 }

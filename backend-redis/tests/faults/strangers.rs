@@ -5,7 +5,7 @@ use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::endless::steps;
-use crate::shared::a_value_that_is_not_text;
+use crate::shared::what_another_program_wrote;
 use crate::support::*;
 
 /// Row 43.
@@ -167,8 +167,8 @@ async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_that_is_not_text_is_shown_and_evicted() {
+async fn what_another_program_wrote_is_shown_and_evicted() {
     let server = TestRedis::start().await.unwrap();
-    a_value_that_is_not_text(&direct(&server, "").await, std::slice::from_ref(&server)).await;
+    what_another_program_wrote(&direct(&server, "").await, std::slice::from_ref(&server)).await;
     drained(&server).await;
 }

@@ -6,7 +6,7 @@ use fencelock_core::{ErrorKind, LostReason};
 use fencelock_testkit::proxy::{Close, Direction, NewConnections};
 use tokio::time::Instant;
 
-use crate::shared::a_value_that_is_not_text;
+use crate::shared::what_another_program_wrote;
 use crate::support::*;
 
 /// Row 30.
@@ -101,9 +101,13 @@ async fn an_eviction_that_the_nodes_may_not_remember_is_an_error() {
     let of_one =
         ["resetkeys", &format!("~{key}"), &format!("~{{{key}}}:q"), &format!("~{{{key}}}:f")];
     let of_one = [&of_one[..], &["~fencelock:redlock"]].concat();
-    for (denied, allowed) in
-        [(&of_one[..], "allkeys"), (&["-publish"], "+publish"), (&["-set"], "+set")]
-    {
+    for (denied, allowed) in [
+        (&of_one[..], "allkeys"),
+        (&["-publish"], "+publish"),
+        (&["-set"], "+set"),
+        (&["-zrem"], "+zrem"),
+        (&["-zrange"], "+zrange"),
+    ] {
         for rule in denied {
             quorum.rule(rule).await;
         }
@@ -241,9 +245,9 @@ async fn what_a_lost_reply_acquired_is_released() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_that_is_no_text_is_shown_and_evicted() {
+async fn what_another_program_wrote_is_shown_and_evicted() {
     let quorum = TestQuorum::new(3, LONG).await;
-    a_value_that_is_not_text(&quorum.direct(LONG).await, &quorum.nodes).await;
+    what_another_program_wrote(&quorum.direct(LONG).await, &quorum.nodes).await;
     quorum.drained().await;
 }
 

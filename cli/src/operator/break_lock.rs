@@ -27,8 +27,8 @@ Exit codes:
   1   nothing was changed: the lock is free, its holder has changed, or the answer was no
   64  usage error: no terminal and no --yes, or several holders and no --who
   69  the store did not answer; the lock may have been broken
-  78  configuration: invalid store URL, refused by the store, or mem://. If some nodes
-      of a quorum refused it, others may have broken the lock";
+  78  configuration: invalid store URL, refused by the store, or mem://. Where it was
+      refused, see by `show` whether it was broken";
 
 const MORE: &str = "\
 Breaking a lock is a last resort: its holder may still be at work. The store notifies it at once, \
@@ -187,6 +187,10 @@ impl Chosen<'_> {
         };
         let otherwise = match profile.renewal {
             RenewalPlan::None => "",
+            RenewalPlan::ThirdOfTtl if profile.store == "postgres" => {
+                "; if that is lost, or a pooler lets none through, it finds out at its next renewal: within \
+                 a third of its TTL (10 s by default)"
+            }
             RenewalPlan::ThirdOfTtl => {
                 "; if that is lost, it finds out at its next renewal: within a third of its TTL \
                  (10 s by default)"

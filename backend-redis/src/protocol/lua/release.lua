@@ -1,8 +1,8 @@
 -- Releases the lock, or leaves the queue, and hands off to the next waiter. A repeated call changes
 -- nothing and replies 0.
 --
--- ARGV  1 identity, or the value of a foreign holder   2 'tell' to notify the claim: it is evicted; 'or' with
---       3 the identity that it has as a reader, when it is unknown whether its downgrade was carried out
+-- ARGV  1 identity   2 'evict' when an operator removes it, which notifies the claim; 'take' for the value of another
+--       program; 'or' with 3 the identity that it has as a reader, when it is unknown whether its downgrade was carried out
 -- Reply 1 (removed) | 0 (absent)
 -- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
 
@@ -22,9 +22,9 @@ if not is_held and not ARGV[2] and string.byte(ME) == 120 and redis.call('EXISTS
 end
 --<token.lua>
 --<queue.lua>
+--<notify.lua>
 local me = parse(ME)
--- First: the lock of a holder that may not be notified stays, or the next would begin while it is at work.
-if me and ARGV[2] == 'tell' then redis.call('PUBLISH', me.client, me.owner .. ' 0') end
+if me and ARGV[2] == 'evict' then notify(me) end
 if is_held then redis.call('DEL', L) end
 local was_there = is_held and 1 or 0
 if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end

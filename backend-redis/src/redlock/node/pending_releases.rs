@@ -55,8 +55,8 @@ pub(crate) enum ReleaseKind<'a> {
     Leave,
     /// The claim's own; its waiter stays queued with this arrival.
     KeepWaiting(&'a str),
-    /// An operator's; the claim is notified.
-    Evict,
+    /// An operator's: `evict` or `take`.
+    Evict(&'a [u8]),
 }
 
 /// Removes a round from a node, and its waiter unless that stays; whether the round was there.
@@ -71,7 +71,7 @@ pub(crate) async fn release_round(
     let values: &[&[u8]] = match kind {
         ReleaseKind::Leave => &[identity, waiter, b""],
         ReleaseKind::KeepWaiting(arrival) => &[identity, waiter, arrival.as_bytes()],
-        ReleaseKind::Evict => &[identity, waiter, b"", b"tell"],
+        ReleaseKind::Evict(how) => &[identity, waiter, b"", how],
     };
     let call = ScriptCall { script: &QUORUM.free, keys: &keys.all(), values };
     Ok(batches.call(call).await? == Value::Int(1))

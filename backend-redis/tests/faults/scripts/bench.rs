@@ -114,7 +114,7 @@ impl Bench {
             Op::Queue => self.send("attempt", keys, &[me, &ttl]),
             Op::Try => self.send("attempt", keys, &[me, &ttl, "try"]),
             Op::Release => self.send("release", keys, &[me]),
-            Op::Evict => self.send("release", keys, &[me, "tell"]),
+            Op::Evict => self.send("release", keys, &[me, "evict"]),
             Op::Renew => self.send("renew", keys, &[me, &ttl, ""]),
             Op::Check => self.send("check_waiters", keys, &[&claim.process, me]),
         }

@@ -187,7 +187,7 @@ impl Node {
 
     /// For an operator.
     pub(crate) fn evict(&mut self, identity: &str) -> Answer {
-        self.step("free", 3, &[identity, "", "", "tell"])
+        self.step("free", 3, &[identity, "", "", "evict"])
     }
 
     /// The key by which the node remembers that a round was evicted.

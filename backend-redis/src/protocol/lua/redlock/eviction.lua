@@ -10,12 +10,12 @@ local function eviction_of(identity)
   return round and '{' .. L .. '}:e:' .. redis.sha1hex(round .. owner) .. '}:q'
 end
 
--- Deleted first: where a rule denies to remove, nothing is remembered either.
 local function remember_eviction(claim)
   local key = eviction_of(claim.text)
   if not key then return end
-  redis.call('DEL', key)
-  redis.call('SET', key, '', 'PX', 2 * claim.ttl)
+  -- Never there: where a rule denies to remove, nothing is remembered either.
+  redis.call('DEL', '{' .. L .. '}:e:}:q')
+  redis.call('SET', key, '', 'PX', 2 * math.max(1, math.min(claim.ttl, DAY)))
 end
 
 -- Not where an access rule or a server denies the question: the holder would lose its lock in a rolling restart.

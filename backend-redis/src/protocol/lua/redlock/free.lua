@@ -1,9 +1,9 @@
 -- Releases one node's part of a lock, or a queue entry, and notifies the next waiters. Regardless of the
 -- incarnation record: it removes only what is the claim's. A repeat changes nothing and replies 0.
 --
--- ARGV  1 the round's identity, or a foreign holder's value   2 the waiter's identity, or ''
+-- ARGV  1 the round's identity   2 the waiter's identity, or ''
 --       3 '' to leave the queue, or the waiter's arrival in us to stay in it
---       4 'tell' to notify the claim: an operator evicts it
+--       4 'evict' when an operator removes it, which notifies the claim; 'take' for the value of another program
 -- Reply 1 (it was there) | 0
 -- O(log n) in the holders and waiters, plus up to 256 dead ones and 64 readers.
 
@@ -22,12 +22,12 @@ if not is_held and ARRIVAL == '' and not ARGV[4] and string.byte(ME) == 120 and 
   return 0
 end
 --<foreign.lua>
---<eviction.lua>
 --<hint.lua>
+--<eviction.lua>
+--<notify.lua>
 local me = parse(ME)
--- First: what a node may not notify or remember it does not remove, or the next would begin while it is at work.
-if me and ARGV[4] then
-  redis.call('PUBLISH', me.client, me.owner .. ' 0')
+if me and ARGV[4] == 'evict' then
+  notify(me)
   remember_eviction(me)
 end
 if is_held then redis.call('DEL', L) end
