@@ -101,7 +101,7 @@ async fn an_invalid_part_of_a_url_says_what_is_expected() {
         ),
         (
             "rediss://h?tls_ca=/none/ca.pem",
-            "cannot read the certificate file /none/ca.pem: no such file or directory",
+            "cannot read the file /none/ca.pem: no such file or directory",
         ),
         (
             "redis://h?password_file=/none/password",

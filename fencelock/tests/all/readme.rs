@@ -15,7 +15,7 @@ async fn work_ends_when_its_lock_is_lost(locks: Locks, store: TestStore) -> fenc
 #[test]
 fn the_readme_shows_this_test() {
     let (_, shown) = include_str!("../../../README.md")
-        .split_once("```rust\n#[fencelock_testkit::test")
+        .split_once("```rust\nuse fencelock::{ErrorKind, Locks};")
         .expect("the README shows a test");
     let (shown, _) = shown.split_once("```").expect("the code has an end");
     assert!(include_str!("readme.rs").contains(shown), "the README shows another test:\n{shown}");
