@@ -138,6 +138,10 @@ async fn exit_codes_distinguish_the_failures() {
     let (code, printed, error) = run(&["status", &new]).await;
     assert_eq!(code, 69, "{printed}");
     assert!(error.contains(" of 3 nodes take part, and 2 must"), "{error}");
+    // One clock alone agrees with none.
+    nodes[3].kill().expect("killed");
+    let (_, printed, _) = run(&["status", &new]).await;
+    assert!(!printed.contains("clock does not agree"), "{printed}");
 }
 
 #[tokio::test]

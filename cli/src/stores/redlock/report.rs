@@ -13,20 +13,35 @@ const HEAD: [&str; 7] = ["NODE", "AGE", "CLOCK", "TOKEN", "WAITERS", "HOLDERS", 
 
 /// A table with aligned columns.
 pub(super) fn table(nodes: &[NodeStatus], with_lock: bool) -> String {
-    let rows = std::iter::once(HEAD.map(str::to_owned)).chain(nodes.iter().map(cells));
+    let compared = are_compared(nodes);
+    let cells = nodes.iter().map(|node| cells(node, compared));
+    let rows = std::iter::once(HEAD.map(str::to_owned)).chain(cells);
     match with_lock {
         true => output::table(&rows.collect::<Vec<_>>()),
         false => output::table(&rows.map(without_lock).collect::<Vec<_>>()),
     }
 }
 
-fn cells(node: &NodeStatus) -> [String; HEAD.len()] {
+/// Whether enough nodes answered to say which clock is wrong.
+fn are_compared(nodes: &[NodeStatus]) -> bool {
+    nodes.iter().filter(|node| node.seen.is_ok()).count() > nodes.len() / 2
+}
+
+fn cells(node: &NodeStatus, compared: bool) -> [String; HEAD.len()] {
     let address = Some(node.address.clone());
     let row = match &node.seen {
         Ok(seen) => {
             let [token, waiters, holders] = lock_cells(seen);
             let clock = format!("{:+.3} s", ahead(seen));
-            [address, seen.age.map(age), Some(clock), token, waiters, holders, Some(state(seen))]
+            [
+                address,
+                seen.age.map(age),
+                Some(clock),
+                token,
+                waiters,
+                holders,
+                Some(state(seen, compared)),
+            ]
         }
         Err(error) => [address, None, None, None, None, None, Some(one_line(error.message()))],
     };
@@ -61,8 +76,10 @@ fn holder(holder: &Participant) -> String {
     }
 }
 
-fn state(seen: &NodeSeen) -> String {
+fn state(seen: &NodeSeen, compared: bool) -> String {
     match (seen.clock_agrees, seen.membership.is_open()) {
+        (false, true) if !compared => "answers, but too few nodes do".to_owned(),
+        _ if !compared => seen.membership.to_string(),
         (true, _) => seen.membership.to_string(),
         (false, true) => "is excluded: its clock does not agree with a majority's".to_owned(),
         (false, false) => {
@@ -143,14 +160,14 @@ struct HolderRow<'a> {
 /// One line of JSON.
 pub(super) fn json(nodes: &[NodeStatus]) -> String {
     let line = Line {
-        nodes: nodes.iter().map(row_of).collect(),
+        nodes: nodes.iter().map(|node| row_of(node, are_compared(nodes))).collect(),
         taking_part: nodes.iter().filter(|node| node.takes_part()).count(),
         majority: nodes.len() / 2 + 1,
     };
     serde_json::to_string(&line).unwrap_or_else(|_| unreachable!("plain numbers and strings"))
 }
 
-fn row_of(node: &NodeStatus) -> Row<'_> {
+fn row_of(node: &NodeStatus, compared: bool) -> Row<'_> {
     let row = Row {
         address: &node.address,
         takes_part: node.takes_part(),
@@ -180,7 +197,7 @@ fn row_of(node: &NodeStatus) -> Row<'_> {
             },
             marker_age_seconds: seen.age.map(|age| age.as_secs_f64()),
             clock_ahead_seconds: Some(ahead(seen)),
-            clock_agrees: Some(seen.clock_agrees),
+            clock_agrees: compared.then_some(seen.clock_agrees),
             lock: seen.lock.as_ref().map(|lock| match lock {
                 Ok(LockSeen { last_token, snapshot, .. }) => LockRow::Seen {
                     last_token: last_token.map(|token| token.to_string()),
