@@ -20,13 +20,8 @@ enum Layout {
     /// A node with the content, and one below it that is named by the stamp, which each write replaces in the
     /// same transaction; as in the store.
     NodeOfTheStamp,
-    /// The same, with the lower node replaced by a request of its own after the content.
-    TwoRequests,
     /// A node with the content; a write expects its version.
     Version,
-    /// A container that the server removes when it is empty, with one node below it. The first write expects
-    /// the version of the container, the others the node's name.
-    Container,
 }
 
 /// The client that writes, and which of its writes it is.
@@ -39,7 +34,7 @@ const CLIENTS: usize = 3;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Nodes {
     /// The upper node: its data and its version.
-    upper: Option<(Option<Stamp>, u8)>,
+    upper: Option<(Stamp, u8)>,
     lower: BTreeSet<Stamp>,
 }
 
@@ -55,8 +50,6 @@ struct Write {
 enum Phase {
     Idle,
     Sent(Write),
-    /// It has replaced the content, and is about to replace the lower node.
-    Between(Write),
     Refused(Write),
 }
 
@@ -79,16 +72,11 @@ enum Step {
     /// The server executes the request, however late.
     Execute(usize),
     Explain(usize),
-    /// The server removes an empty container.
-    CleanUp,
 }
 
 impl Nodes {
-    fn content(&self, layout: Layout) -> Option<Stamp> {
-        match layout {
-            Layout::Container => self.lower.last().copied(),
-            _ => self.upper.and_then(|(content, _)| content),
-        }
+    fn content(&self) -> Option<Stamp> {
+        self.upper.map(|(content, _)| content)
     }
 
     fn version(&self) -> Option<u8> {
@@ -97,7 +85,7 @@ impl Nodes {
 
     fn set_data(&mut self, to: Stamp) {
         let version = self.version().map_or(0, |version| version + 1);
-        self.upper = Some((Some(to), version));
+        self.upper = Some((to, version));
     }
 
     /// One transaction, as a whole or not at all.
@@ -105,12 +93,7 @@ impl Nodes {
         let mut next = self.clone();
         let is_possible = match layout {
             Layout::NodeOfTheStamp => next.replace(write) && next.put(write),
-            Layout::TwoRequests => {
-                let is_there = write.from.is_none_or(|from| self.lower.contains(&from));
-                is_there && self.upper.is_some() == write.from.is_some() && next.put(write)
-            }
             Layout::Version => self.version() == write.version && next.put(write),
-            Layout::Container => next.put_below(write),
         };
         if is_possible {
             *self = next;
@@ -132,18 +115,6 @@ impl Nodes {
         let is_there = write.from.is_none_or(|from| self.lower.remove(&from));
         self.lower.extend(write.to);
         is_there
-    }
-
-    fn put_below(&mut self, write: Write) -> bool {
-        if let (None, Some(_)) = (write.from, write.to) {
-            // Another request has created it, where it was missing.
-            let version = self.version().unwrap_or(0);
-            if version != write.version.unwrap_or(0) {
-                return false;
-            }
-            self.upper = Some((None, version + 1));
-        }
-        self.replace(write)
     }
 }
 
@@ -167,17 +138,14 @@ impl Model for Layout {
             match phase {
                 Phase::Idle if *count < MOST => {
                     steps.push(Step::Write(client));
-                    if state.nodes.content(*self).is_some() {
+                    if state.nodes.content().is_some() {
                         steps.push(Step::Remove(client));
                     }
                 }
                 Phase::Idle => {}
-                Phase::Sent(_) | Phase::Between(_) => steps.push(Step::Execute(client)),
+                Phase::Sent(_) => steps.push(Step::Execute(client)),
                 Phase::Refused(_) => steps.push(Step::Explain(client)),
             }
-        }
-        if *self == Layout::Container && state.nodes.lower.is_empty() {
-            steps.push(Step::CleanUp);
         }
     }
 
@@ -187,45 +155,37 @@ impl Model for Layout {
             Step::Write(client) | Step::Remove(client) => {
                 let (phase, count) = &mut next.clients[client];
                 let to = matches!(step, Step::Write(_)).then_some((client, *count));
-                let (from, version) = (last.nodes.content(*self), last.nodes.version());
+                let (from, version) = (last.nodes.content(), last.nodes.version());
                 *phase = Phase::Sent(Write { from, version, to });
                 *count += 1;
             }
             Step::Execute(client) => {
                 next.clients[client].0 = match last.clients[client].0 {
                     Phase::Sent(write) => {
-                        let is_other = last.nodes.content(*self) != write.from;
+                        let is_other = last.nodes.content() != write.from;
                         match next.nodes.execute(*self, write) {
                             true => {
                                 next.is_from_another |= is_other;
                                 next.removed.extend(write.from.filter(|_| write.to.is_none()));
-                                match self {
-                                    Layout::TwoRequests => Phase::Between(write),
-                                    _ => Phase::Idle,
-                                }
+                                Phase::Idle
                             }
                             false => {
                                 let removed =
                                     write.from.is_some_and(|it| last.removed.contains(&it));
-                                next.is_late |= removed && last.nodes.content(*self).is_some();
+                                next.is_late |= removed && last.nodes.content().is_some();
                                 Phase::Refused(write)
                             }
                         }
-                    }
-                    Phase::Between(write) => {
-                        next.nodes.replace(write);
-                        Phase::Idle
                     }
                     Phase::Idle | Phase::Refused(_) => return None,
                 };
             }
             Step::Explain(client) => {
                 let Phase::Refused(write) = last.clients[client].0 else { return None };
-                let there = last.nodes.content(*self);
+                let there = last.nodes.content();
                 next.is_unexplained |= there.is_some() && there == write.from;
                 next.clients[client].0 = Phase::Idle;
             }
-            Step::CleanUp => next.nodes.upper = None,
         }
         (next != *last).then_some(next)
     }
@@ -233,13 +193,9 @@ impl Model for Layout {
     fn properties(&self) -> Vec<Property<Layout>> {
         vec![
             Property::always(FROM, |_, state: &State| !state.is_from_another),
-            Property::always(ONE, |layout: &Layout, state: &State| match layout {
-                Layout::NodeOfTheStamp => {
-                    let content = state.nodes.content(*layout);
-                    state.nodes.lower.iter().copied().eq(content)
-                }
-                Layout::TwoRequests | Layout::Version => true,
-                Layout::Container => state.nodes.lower.len() <= 1,
+            Property::always(ONE, |layout: &Layout, state: &State| {
+                let content = state.nodes.content();
+                *layout != Layout::NodeOfTheStamp || state.nodes.lower.iter().copied().eq(content)
             }),
             Property::always(EXPLAINED, |_, state: &State| !state.is_unexplained),
             Property::sometimes(LATE, |_, state: &State| state.is_late),
@@ -253,10 +209,7 @@ fn a_node_of_the_stamp_refuses_what_is_late() {
 }
 
 #[test]
-fn other_layouts_let_a_late_write_in() {
-    breaks(Layout::TwoRequests, FROM);
+fn a_version_lets_a_late_write_in() {
     // It comes back after a removal.
     breaks(Layout::Version, FROM);
-    breaks(Layout::Container, FROM);
-    breaks(Layout::Container, ONE);
 }
