@@ -5,7 +5,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod bounded;
+mod files;
 mod login;
+mod meaning;
 mod supervised;
 mod tcp;
 mod timeouts;
@@ -13,7 +15,9 @@ mod tls;
 mod words;
 
 pub use bounded::{Bounded, Frames};
+pub use files::{read_certificate_file, read_key_file};
 pub use login::{Credentials, Login};
+pub use meaning::{Meaning, Remedy, elsewhere, later, meaning, refused};
 pub use supervised::{Connector, Health, Sent, Supervised};
 pub use tcp::{tcp, tcp_to};
 pub use timeouts::Timeouts;

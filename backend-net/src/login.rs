@@ -8,6 +8,8 @@ use fencelock_core::backend::{invalid, io_message};
 use fencelock_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 
+use crate::files::warn_of_others;
+
 /// A user and a password; `Debug` shows neither.
 #[derive(Clone, Default)]
 pub struct Credentials {
@@ -118,24 +120,6 @@ impl Login {
         if let Login::File { path, .. } = self {
             warn_of_others(path);
         }
-    }
-}
-
-/// Warns if all users of this machine can read or change `file`, which has a password or a key.
-pub(crate) fn warn_of_others(file: &Path) {
-    #[cfg(unix)]
-    if let Ok(about) = std::fs::metadata(file) {
-        let rights = std::os::unix::fs::PermissionsExt::mode(&about.permissions());
-        let can = match (rights & 0o004, rights & 0o002) {
-            (0, 0) => return,
-            (_, 0) => "read",
-            (0, _) => "change",
-            (_, _) => "read and change",
-        };
-        let file = file.display();
-        tracing::warn!(
-            "all users of this machine can {can} the secret in {file}; chmod o-rw {file}"
-        );
     }
 }
 

@@ -62,7 +62,7 @@ mod secured {
     use std::path::Path;
     use std::sync::Arc;
 
-    use fencelock_core::backend::{invalid, io_message};
+    use fencelock_core::backend::invalid;
     use fencelock_core::{Error, ErrorKind, Result};
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -72,7 +72,7 @@ mod secured {
     use tokio_rustls::client::TlsStream;
 
     use super::Tls;
-    use crate::login::warn_of_others;
+    use crate::files::{read_certificate_file, read_key_file};
 
     /// [`Tls`] with its files read.
     #[derive(Clone)]
@@ -106,7 +106,7 @@ mod secured {
             let config = match &self.own {
                 None => config.with_no_client_auth(),
                 Some((file, key)) => {
-                    let key_pem = PrivateKeyDer::from_pem_slice(&read_key(key)?);
+                    let key_pem = PrivateKeyDer::from_pem_slice(&read_key_file(key)?);
                     let key = key_pem.map_err(|cause| {
                         wrong(&format!("{} does not contain a private key", key.display()), cause)
                     })?;
@@ -192,22 +192,8 @@ mod secured {
         }
     }
 
-    /// A key, of which others must not know.
-    fn read_key(file: &Path) -> Result<Vec<u8>> {
-        warn_of_others(file);
-        read(file)
-    }
-
-    fn read(file: &Path) -> Result<Vec<u8>> {
-        std::fs::read(file).map_err(|cause| {
-            let why = io_message(&cause);
-            let message = format!("cannot read the certificate file {}: {why}", file.display());
-            invalid(message).caused_by(cause)
-        })
-    }
-
     fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-        let text = read(file)?;
+        let text = read_certificate_file(file)?;
         let none = format!("{} does not contain a certificate", file.display());
         match CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>() {
             Ok(read) if read.is_empty() => Err(invalid(none)),

@@ -3,49 +3,11 @@
 use fencelock_core::backend::io_message;
 pub(crate) use fencelock_core::backend::{closed, unreachable};
 use fencelock_core::{Error, ErrorKind, Result};
-use fencelock_net::words_of_server;
+pub(crate) use fencelock_net::Remedy;
+use fencelock_net::{Meaning, elsewhere, later, meaning, refused, words_of_server};
 use tokio_postgres::Row;
 use tokio_postgres::error::DbError;
 use tokio_postgres::types::FromSql;
-
-/// What the connection does about an error, besides reporting it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Remedy {
-    /// Nothing: the server is reachable, and its reply is complete.
-    None,
-    /// Replace the connection: it is dead, or its server is no longer the right one.
-    Reconnect,
-    /// Replace it: a pooler is between, in whose sessions named statements are not where they were prepared.
-    Unnamed,
-}
-
-/// What an error means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Meaning {
-    pub(crate) kind: ErrorKind,
-    pub(crate) remedy: Remedy,
-    /// The explanation before the server's own text.
-    advice: &'static str,
-}
-
-const fn meaning(kind: ErrorKind, remedy: Remedy, advice: &'static str) -> Meaning {
-    Meaning { kind, remedy, advice }
-}
-
-/// A retry succeeds later, at this server.
-const fn later(advice: &'static str) -> Meaning {
-    meaning(ErrorKind::Unreachable, Remedy::None, advice)
-}
-
-/// A retry succeeds later, perhaps at another server.
-const fn elsewhere(advice: &'static str) -> Meaning {
-    meaning(ErrorKind::Unreachable, Remedy::Reconnect, advice)
-}
-
-/// A retry gives the same.
-const fn refused(advice: &'static str) -> Meaning {
-    meaning(ErrorKind::Refused, Remedy::None, advice)
-}
 
 const A_POOLER: Meaning =
     meaning(ErrorKind::Unreachable, Remedy::Unnamed, "a pooler between, which mixes sessions");

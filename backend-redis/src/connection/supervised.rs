@@ -170,7 +170,7 @@ impl ConnectionState {
     ) -> Result<Result<T, RedisError>> {
         match answer.as_ref().map_or_else(|error| meaning_of(error).remedy, |_| Remedy::None) {
             Remedy::None => self.health.answered(),
-            Remedy::Reconnect => self.health.fail(),
+            Remedy::Reconnect | Remedy::Unnamed => self.health.fail(),
             Remedy::CountTimeout => self.health.timed_out(sent),
         }
         match answer {

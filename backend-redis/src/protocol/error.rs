@@ -5,48 +5,9 @@ use std::fmt::Display;
 
 pub(crate) use fencelock_core::backend::{closed, unreachable};
 use fencelock_core::{Error, ErrorKind};
-use fencelock_net::words_of_server;
+pub(crate) use fencelock_net::Remedy;
+use fencelock_net::{Meaning, elsewhere, later, meaning, refused, words_of_server};
 use redis::RedisError;
-
-/// What the connection does about an error, besides reporting it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Remedy {
-    /// Nothing: the server is reachable, and its reply is complete.
-    None,
-    /// Replace the connection: it is dead, or its server is no longer the right one. The new one is
-    /// found through Sentinel or the cluster again.
-    Reconnect,
-    /// Count it: after several in a row the connection is replaced.
-    CountTimeout,
-}
-
-/// What an error means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Meaning {
-    kind: ErrorKind,
-    pub(crate) remedy: Remedy,
-    /// The explanation before the server's own text.
-    advice: &'static str,
-}
-
-const fn meaning(kind: ErrorKind, remedy: Remedy, advice: &'static str) -> Meaning {
-    Meaning { kind, remedy, advice }
-}
-
-/// A retry succeeds later, at this server.
-const fn later(advice: &'static str) -> Meaning {
-    meaning(ErrorKind::Unreachable, Remedy::None, advice)
-}
-
-/// A retry succeeds later, perhaps at another server.
-const fn elsewhere(advice: &'static str) -> Meaning {
-    meaning(ErrorKind::Unreachable, Remedy::Reconnect, advice)
-}
-
-/// A retry gives the same.
-const fn refused(advice: &'static str) -> Meaning {
-    meaning(ErrorKind::Refused, Remedy::None, advice)
-}
 
 const WRONG_PASSWORD: Meaning = refused("check the URL's user and password");
 const NO_PERMISSION: &str =
@@ -182,7 +143,7 @@ pub(crate) fn explain_from(error: &RedisError, address: &impl Display) -> Error 
         Remedy::Reconnect => {
             Error::new(kind, format!("the connection to {address} failed ({words})"))
         }
-        Remedy::None => explain(error),
+        Remedy::None | Remedy::Unnamed => explain(error),
     }
 }
 

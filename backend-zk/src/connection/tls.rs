@@ -35,7 +35,7 @@ impl Tls {
 impl Tls {
     /// Reads the files into `connector`.
     pub(crate) fn put_into(&self, connector: Connector) -> Result<Connector> {
-        use fencelock_core::backend::{read_certificate_file, read_key_file};
+        use fencelock_net::{read_certificate_file, read_key_file};
         use zookeeper_client::TlsOptions;
         // With two providers in a program rustls chooses neither by itself, and panics.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
