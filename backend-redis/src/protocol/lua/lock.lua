@@ -65,10 +65,9 @@ local function update_group(sum)
 end
 
 local function remove_member(member)
-  if not redis.call('ZSCORE', L, member.text) then return false end
-  local sum = tonumber(redis.call('ZINCRBY', L, member.n, '=' .. held.group))
-  redis.call('ZREM', L, member.text, '#' .. member.owner)
-  update_group(sum)
+  if redis.call('ZREM', L, member.text) == 0 then return false end
+  redis.call('ZREM', L, '#' .. member.owner)
+  update_group(tonumber(redis.call('ZINCRBY', L, member.n, '=' .. held.group)))
   return true
 end
 

@@ -160,24 +160,16 @@ impl Model for Layout {
                 *count += 1;
             }
             Step::Execute(client) => {
-                next.clients[client].0 = match last.clients[client].0 {
-                    Phase::Sent(write) => {
-                        let is_other = last.nodes.content() != write.from;
-                        match next.nodes.execute(*self, write) {
-                            true => {
-                                next.is_from_another |= is_other;
-                                next.removed.extend(write.from.filter(|_| write.to.is_none()));
-                                Phase::Idle
-                            }
-                            false => {
-                                let removed =
-                                    write.from.is_some_and(|it| last.removed.contains(&it));
-                                next.is_late |= removed && last.nodes.content().is_some();
-                                Phase::Refused(write)
-                            }
-                        }
-                    }
-                    Phase::Idle | Phase::Refused(_) => return None,
+                let Phase::Sent(write) = last.clients[client].0 else { return None };
+                let there = last.nodes.content();
+                next.clients[client].0 = if next.nodes.execute(*self, write) {
+                    next.is_from_another |= there != write.from;
+                    next.removed.extend(write.from.filter(|_| write.to.is_none()));
+                    Phase::Idle
+                } else {
+                    let removed = write.from.is_some_and(|it| last.removed.contains(&it));
+                    next.is_late |= removed && there.is_some();
+                    Phase::Refused(write)
                 };
             }
             Step::Explain(client) => {

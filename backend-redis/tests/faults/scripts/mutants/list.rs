@@ -72,7 +72,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "if reader and held and held.group == 's' and remove_member(reader) then was_there = 1 end",
         "",
     ),
-    ("an unsure release tells the claim", "ARGV[2] == 'tell' then", "ARGV[2] then"),
+    ("an unsure release tells the claim", "ARGV[2] == 'evict' then", "ARGV[2] then"),
     // lock.lua, queue.lua
     ("unbounded runs", "local MOST, DEAD = 64, 256", "local MOST, DEAD = 1000, 256"),
     ("unbounded runs of the dead", "local MOST, DEAD = 64, 256", "local MOST, DEAD = 64, 1000"),

@@ -2,8 +2,10 @@
 
 use super::*;
 
-pub(super) const TRAPS: &[Trap] =
-    &[("out of memory, a release hands off and is confirmed", hand_off)];
+pub(super) const TRAPS: &[Trap] = &[
+    ("out of memory, a release hands off and is confirmed", hand_off),
+    ("beside a dead reader", beside),
+];
 
 fn fill(bench: &mut Bench) {
     bench.call(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -26,4 +28,15 @@ fn hand_off(bench: &mut Bench) -> Verdict {
         bench.call(&["CONFIG", "SET", "maxmemory", "0"]);
     }
     Ok(())
+}
+
+/// One that did not confirm its grant is removed first.
+fn beside(bench: &mut Bench) -> Verdict {
+    acquire(bench, &exclusive(1))?;
+    queue(bench, &shared(2))?;
+    queue(bench, &with_ttl(&shared(3), 50))?;
+    fill(bench);
+    release(bench, &exclusive(1))?;
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    acquire(bench, &shared(2)).map(drop)
 }
