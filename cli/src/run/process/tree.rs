@@ -202,15 +202,16 @@ impl ProcessTree {
 /// we search for it: a signal to a group also reaches what its members are just starting. Zombies
 /// belong to such groups, too.
 fn kill_groups(below: &[&Process], outside: &[&Process]) {
-    let foreign: HashSet<i32> = outside.iter().map(|process| process.group).collect();
-    let groups: HashSet<i32> = below.iter().map(|process| process.group).collect();
+    let mut spared: HashSet<i32> = outside.iter().map(|process| process.group).collect();
     // Not by getpgrp: rustix panics at the 0 of a group that is outside of our container.
-    let ours = Process::read(getpid()).map(|us| us.group);
+    spared.extend(Process::read(getpid()).map(|us| us.group));
     // To the kernel 0 is our own group, and 1 is everything.
-    let is_a_group = |group: &&i32| **group > 1 && Some(**group) != ours;
-    for &group in groups.difference(&foreign).filter(is_a_group) {
+    let mut is_next = |group: &i32| *group > 1 && spared.insert(*group);
+    // Parents first: one that outlived its child would go on with its work.
+    let groups = below.iter().map(|process| process.group).filter(&mut is_next);
+    for group in groups.filter_map(Pid::from_raw) {
         // Each member also gets it individually, which shows whether it was refused.
-        let _ = Pid::from_raw(group).map(|group| kill_process_group(group, Signal::KILL));
+        let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
