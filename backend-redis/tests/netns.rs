@@ -76,7 +76,7 @@ async fn late_packets_of_a_lost_connection_take_no_lock() {
     let server = TestRedis::start().await.unwrap();
     let locks = try_connect(&server, WITH_LOSS).await.unwrap();
     release(acquire(&locks, "lock").await).await;
-    let loss = Loss::of_one_in(1);
+    let loss = Loss::of(Loss::ALL);
     let waiter = spawn_waiter(&locks, "lock");
     // Long enough that the next retransmission is later than a new connection.
     tokio::time::sleep(ms(1700)).await;

@@ -143,22 +143,28 @@ fn done(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {said}");
 }
 
-/// Loses one packet of so many, until it is dropped. Needs `nft`. Not at random: TCP waits twice as long after each
-/// packet that is lost again, and some run would lose eight in a row.
+/// Loses packets until it is dropped. Needs `nft`. Not at random: TCP waits twice as long after each packet that is lost
+/// again, and some run would lose eight in a row.
 #[derive(Debug)]
 pub struct Loss(());
 
 impl Loss {
-    /// Packets get lost from now on.
+    /// Three of eleven: of what is repeated after any number of packets but eleven, never more than three in a row. (One of
+    /// three is the same one for ever, if each repetition brings two others.)
+    pub const SOME: &'static str = "numgen inc mod 11 { 0, 4, 7 }";
+    /// All of them.
+    pub const ALL: &'static str = "";
+
+    /// These get lost from now on.
     ///
     /// # Panics
     /// Outside of a test of [`main`], or when the kernel has no such rule.
     #[must_use]
-    pub fn of_one_in(packets: u32) -> Loss {
+    pub fn of(packets: &str) -> Loss {
         assert!(std::env::var_os(ASKED).is_some(), "this is the machine's own network");
         let rule = format!(
             "table inet loss {{ chain input {{ type filter hook input priority 0; \
-             numgen inc mod {packets} == 0 counter drop; }}; }}"
+             {packets} counter drop; }}; }}"
         );
         done(command("nft").arg(rule));
         Loss(())

@@ -12,14 +12,14 @@ use futures_util::future::join_all;
 use super::{Loss, NoDescriptors};
 use crate::helpers::*;
 
-/// While a third of the packets is lost, what is held stays, and four workers of these clients are
+/// While more than a quarter of the packets is lost, what is held stays, and four workers of these clients are
 /// each granted a lock so many times, within a bound.
 ///
 /// # Panics
 /// When that is not so.
 pub async fn lost_packets_only_slow_down(clients: &[Locks; 2], times: u32, bound: Duration) {
     let kept = acquire(&clients[0], "kept").await;
-    let loss = Loss::of_one_in(3);
+    let loss = Loss::of(Loss::SOME);
     let work = clients.iter().cycle().take(4).map(async |locks| {
         let mut worker = Worker::new();
         for _ in 0..times {

@@ -206,9 +206,8 @@ fn kill_groups(below: &[&Process], outside: &[&Process]) {
     // Not by getpgrp: rustix panics at the 0 of a group that is outside of our container.
     spared.extend(Process::read(getpid()).map(|us| us.group));
     // To the kernel 0 is our own group, and 1 is everything.
-    let mut is_next = |group: &i32| *group > 1 && spared.insert(*group);
+    let groups = below.iter().map(|one| one.group).filter(|it| *it > 1 && spared.insert(*it));
     // Parents first: one that outlived its child would go on with its work.
-    let groups = below.iter().map(|process| process.group).filter(&mut is_next);
     for group in groups.filter_map(Pid::from_raw) {
         // Each member also gets it individually, which shows whether it was refused.
         let _ = kill_process_group(group, Signal::KILL);
