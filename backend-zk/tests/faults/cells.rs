@@ -159,21 +159,24 @@ async fn a_write_whose_reply_was_lost_is_made_once() {
     // Not a heartbeat.
     let is_write = |bytes: &[u8]| is(Op::Multi)(bytes) && bytes.windows(2).any(|it| it == b"~c");
     for way in [AfterDrop::Fin, AfterDrop::Reset, AfterDrop::BlackHole] {
-        let lose_reply = async || {
+        // Armed before the write begins, which goes on in a task of its own.
+        let next_reply = || {
             testbed.proxy.drop_reply(DropReply::first(way).matching(is_write)).expect("armed");
-            soon("a reply is lost", testbed.proxy.dropped_reply()).await;
-            if matches!(way, AfterDrop::BlackHole) {
-                sleep(T / 4).await;
-                testbed.proxy.heal().await.expect("it is healed");
+            async {
+                soon("a reply is lost", testbed.proxy.dropped_reply()).await;
+                if matches!(way, AfterDrop::BlackHole) {
+                    sleep(T / 4).await;
+                    testbed.proxy.heal().await.expect("it is healed");
+                }
             }
         };
         let counter = far.counter("one");
         for count in 1..=3 {
-            let (added, ()) = tokio::join!(counter.add(1), lose_reply());
+            let (added, ()) = tokio::join!(counter.add(1), next_reply());
             assert_eq!(added.expect("added"), count, "{way:?}");
             assert_eq!(near.counter("one").get().await.expect("an answer"), count, "{way:?}");
         }
-        let (removed, ()) = tokio::join!(counter.remove(), lose_reply());
+        let (removed, ()) = tokio::join!(counter.remove(), next_reply());
         removed.expect("removed");
         assert!(nodes(&testbed).await.is_empty());
     }
