@@ -111,7 +111,7 @@ impl Harness for PostgresHarness {
             }
             Servers::Alone | Servers::Synchronous => None,
         };
-        let upstream = pooler.as_ref().map_or(servers.server.addr(), TestPgBouncer::addr);
+        let upstream = pooler.as_ref().map_or(servers.server.addr(), |pooler| pooler.addr());
         let proxy = Proxy::framed(upstream, framing::postgres).await;
         let proxy = proxy.map_err(|error| cannot("start the proxy", error))?;
         Ok(Box::new(Part {

@@ -91,7 +91,7 @@ where
             servers.map(Arc::new).map_err(|error| cannot("start the servers", error))
         };
         let servers = self.servers.get_or_try_init(start).await?.clone();
-        let addresses = servers.servers().into_iter().map(TestRedis::addr);
+        let addresses = servers.servers().into_iter().map(|node| node.addr());
         let front = Front::before(addresses.collect::<Vec<_>>(), framing::resp).await;
         let front = front.map_err(|error| cannot("start the proxies", error))?;
         let (prefix, backdoors) = (prefix.to_owned(), self.backdoors.clone());

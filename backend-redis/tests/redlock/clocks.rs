@@ -4,7 +4,7 @@ use fencelock_core::{ErrorKind, FencingToken};
 use fencelock_testkit::clocks::one_percent_fast;
 use fencelock_testkit::proxy::{Close, Proxy};
 use fencelock_testkit::scenes;
-use fencelock_testkit::servers::{RedisOptions, ServerClock, TestRedis};
+use fencelock_testkit::servers::{RedisOptions, ServerClock};
 use futures_util::future::join_all;
 
 use crate::support::*;
@@ -85,7 +85,7 @@ async fn a_majority_whose_clocks_disagree_is_refused_by_name() {
     })
     .await;
     for (error, urls) in [
-        (refused, quorum.nodes.iter().map(TestRedis::addr).collect::<Vec<_>>()),
+        (refused, quorum.nodes.iter().map(|node| node.addr()).collect::<Vec<_>>()),
         (error.unwrap(), lines.proxies.iter().map(Proxy::addr).collect()),
     ] {
         let words = error_chain(&error);

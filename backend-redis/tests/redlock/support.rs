@@ -50,7 +50,7 @@ impl TestQuorum {
 
     /// The URL of the nodes themselves, without proxies.
     pub(crate) fn url(&self, params: &str) -> String {
-        url_of(self.nodes.iter().map(TestRedis::port), params)
+        url_of(self.nodes.iter().map(|node| node.port()), params)
     }
 
     /// A client without proxies.
@@ -66,7 +66,7 @@ impl TestQuorum {
     ) -> Locks {
         let ports: Vec<u16> = match lines {
             Some(lines) => lines.proxies.iter().map(|proxy| proxy.addr().port()).collect(),
-            None => self.nodes.iter().map(TestRedis::port).collect(),
+            None => self.nodes.iter().map(|node| node.port()).collect(),
         };
         let store = RedlockStore::nodes(ports.into_iter().map(|port| ("127.0.0.1", port)));
         let settings = Settings::default().ttl(Ttl::new(ttl).unwrap());

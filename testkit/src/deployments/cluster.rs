@@ -14,7 +14,7 @@ use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
 use super::redis::{self, ON_A_SERVER, may_fail_over};
 use crate::proxy::framing;
-use crate::servers::{ServerError, TestCluster, TestRedis};
+use crate::servers::{ServerError, TestCluster};
 
 pub(super) struct Cluster {
     servers: TestCluster,
@@ -29,7 +29,7 @@ fn slot() -> u16 {
 impl Cluster {
     pub(super) async fn start(wiring: Wiring) -> io::Result<Cluster> {
         let servers = TestCluster::start().await.map_err(io::Error::other)?;
-        let all: Vec<_> = servers.nodes().iter().map(TestRedis::addr).collect();
+        let all: Vec<_> = servers.nodes().iter().map(|node| node.addr()).collect();
         let entrances = all.len();
         let lines = Lines::to_servers_that_name_each_other(all, entrances, framing::resp, wiring);
         let lines = lines.await?;

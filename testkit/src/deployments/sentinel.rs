@@ -12,7 +12,7 @@ use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
 use super::redis::{self, ON_A_SERVER, may_fail_over};
 use crate::proxy::framing;
-use crate::servers::{TestRedis, TestSentinel};
+use crate::servers::TestSentinel;
 
 pub(super) struct Sentinel {
     servers: TestSentinel,
@@ -23,7 +23,7 @@ impl Sentinel {
     pub(super) async fn start(wiring: Wiring) -> io::Result<Sentinel> {
         let servers = TestSentinel::start().await.map_err(io::Error::other)?;
         let entrances = servers.sentinels().len();
-        let all = servers.sentinels().iter().chain(servers.nodes()).map(TestRedis::addr);
+        let all = servers.sentinels().iter().chain(servers.nodes()).map(|node| node.addr());
         let lines = Lines::to_servers_that_name_each_other(all, entrances, framing::resp, wiring);
         let lines = lines.await?;
         Ok(Sentinel { servers, lines })

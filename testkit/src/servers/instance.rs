@@ -5,6 +5,7 @@
 //! directory is deleted at the end, or kept with the log in it when the test fails.
 
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,15 +19,17 @@ use tokio::time::{Instant, sleep, timeout};
 use super::process::{Invocation, Process};
 use super::version::missing;
 use super::{ServerError, certificates};
+use crate::port::Port;
 
 /// How long one question to a server may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
-/// The process and the directory of one server.
+/// The process, the port for clients and the directory of one server.
 #[derive(Debug)]
 pub struct Instance {
     server: &'static str,
     package: &'static str,
+    port: Port,
     // Before the directory: the server must be gone when its directory is deleted.
     process: Mutex<Option<Process>>,
     directory: Directory,
@@ -35,17 +38,37 @@ pub struct Instance {
 
 impl Instance {
     pub(super) fn new(server: &'static str, package: &'static str) -> Result<Self, ServerError> {
-        let directory =
-            tempfile::Builder::new().prefix(&format!("fencelock-{package}-")).tempdir().map_err(
-                |source| ServerError::Io { server, doing: "making a directory for", source },
-            )?;
+        Self::on(Port::lease(), server, package)
+    }
+
+    pub(super) fn on(
+        port: io::Result<Port>,
+        server: &'static str,
+        package: &'static str,
+    ) -> Result<Self, ServerError> {
+        let io = |doing| move |source| ServerError::Io { server, doing, source };
+        let directory = tempfile::Builder::new().prefix(&format!("fencelock-{package}-")).tempdir();
+        let directory = directory.map_err(io("making a directory for"))?;
         Ok(Self {
             server,
             package,
+            port: port.map_err(io("finding a port for"))?,
             process: Mutex::default(),
             directory: Directory { server, tree: Some(directory), keep: AtomicBool::new(false) },
             starts: AtomicU32::new(0),
         })
+    }
+
+    /// The port for clients on 127.0.0.1, the same over all restarts.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// The address for clients.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
     }
 
     /// The certificate of the authority that signed the server's, if it speaks TLS.

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +16,6 @@ use super::postgres::{ADMIN, DATABASE, PASSWORD, USER, url_of};
 use super::unprivileged::{self, make_home};
 use super::version::pgbouncer_program;
 use super::{ServerError, started};
-use crate::port::Port;
 
 const SERVER: &str = "pgbouncer";
 const READY: Duration = Duration::from_secs(30);
@@ -100,10 +99,9 @@ impl PgBouncerOptions {
 
     async fn start_once(&self, server: SocketAddr) -> Result<TestPgBouncer, ServerError> {
         let instance = Instance::new(SERVER, "pgbouncer")?;
-        let port = Port::lease().map_err(|e| instance.io("finding a port for", e))?;
         let home = make_home(instance.directory()).map_err(|e| instance.io("preparing", e))?;
         let (program, database) = (self.program.clone(), self.database.clone());
-        let pooler = TestPgBouncer { instance, port, home, program, database };
+        let pooler = TestPgBouncer { instance, home, program, database };
         let configured = self.configure(&pooler, server);
         configured.map_err(|e| pooler.instance.io("configuring", e))?;
         pooler.launch().await?;
@@ -148,7 +146,6 @@ impl Default for PgBouncerOptions {
 #[derive(Debug)]
 pub struct TestPgBouncer {
     instance: Instance,
-    port: Port,
     home: PathBuf,
     program: OsString,
     database: String,
@@ -170,18 +167,6 @@ impl TestPgBouncer {
     /// When it is not installed, or does not get ready.
     pub async fn start(server: SocketAddr) -> Result<Self, ServerError> {
         PgBouncerOptions::new().start(server).await
-    }
-
-    /// The port on 127.0.0.1, the same over all restarts.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port.number()
-    }
-
-    /// The address for clients.
-    #[must_use]
-    pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
     }
 
     /// The URL for clients, with the password.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +25,6 @@ use super::instance::{ANSWER, Instance};
 use super::process::Watchdog;
 use super::unprivileged::{self, make_home};
 use super::{ServerError, started};
-use crate::port::Port;
 
 pub(super) mod options;
 mod standby;
@@ -55,7 +54,6 @@ pub struct TestPostgres {
 #[derive(Debug)]
 struct Running {
     instance: Instance,
-    port: Port,
     /// What belongs to the server's user: its data, and its Unix socket.
     home: PathBuf,
     options: PostgresOptions,
@@ -114,7 +112,6 @@ impl PostgresOptions {
     async fn start_once(self, primary: Option<SocketAddr>) -> Result<TestPostgres, ServerError> {
         let instance = Instance::new(SERVER, "postgresql")?;
         let programs = self.programs_or_missing().map_err(|missing| instance.missing(missing))?;
-        let port = Port::lease().map_err(|e| instance.io("finding a port for", e))?;
         let home = make_home(instance.directory()).map_err(|e| instance.io("preparing", e))?;
         if let Some(tls) = &self.tls {
             let certified = certify(tls, instance.directory(), &home);
@@ -125,7 +122,7 @@ impl PostgresOptions {
             let initialised = blocking(move || template::copy_to(&data, &programs)).await;
             initialised.map_err(|e| instance.io("making the data of", e))?;
         }
-        let running = Arc::new(Running { instance, port, home, options: self });
+        let running = Arc::new(Running { instance, home, options: self });
         let postgres = TestPostgres { running, database: DATABASE.to_owned() };
         match primary {
             Some(primary) => postgres.become_standby_of(primary).await?,
@@ -169,18 +166,6 @@ impl TestPostgres {
         let created = self.sql_within(&create, PATIENCE).await;
         created.map_err(|e| self.running.instance.io("making a database of", e))?;
         Ok(Self { running: self.running.clone(), database })
-    }
-
-    /// The port on 127.0.0.1, the same over all restarts.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.running.port.number()
-    }
-
-    /// The address for clients.
-    #[must_use]
-    pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
     }
 
     /// The URL for clients, with the password. Its role owns the database.

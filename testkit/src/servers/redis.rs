@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,7 +31,6 @@ const READY: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct TestRedis {
     instance: Instance,
-    port: Port,
     /// Reserved for the other nodes of its cluster, if it is in one.
     bus: Option<Port>,
     options: RedisOptions,
@@ -59,19 +58,20 @@ impl RedisOptions {
     }
 
     async fn start_once(self) -> Result<TestRedis, ServerError> {
-        let instance = Instance::new(SERVER, "redis-server")?;
         let ports = if self.in_cluster {
             Port::lease_two(BUS_ABOVE).map(|(client, bus)| (client, Some(bus)))
         } else {
             Port::lease().map(|client| (client, None))
         };
-        let (client, bus) = ports.map_err(|e| instance.io("finding a port for", e))?;
+        let (client, bus) =
+            ports.map_or_else(|e| (Err(e), None), |(client, bus)| (Ok(client), bus));
+        let instance = Instance::on(client, SERVER, "redis-server")?;
         self.configure(instance.directory()).map_err(|e| instance.io("configuring", e))?;
         if let Some(tls) = &self.tls {
             let certified = tls.certify(instance.directory());
             certified.map_err(|e| instance.io("making certificates for", e))?;
         }
-        let redis = TestRedis { instance, port: client, bus, options: self };
+        let redis = TestRedis { instance, bus, options: self };
         redis.launch().await?;
         Ok(redis)
     }
@@ -84,18 +84,6 @@ impl TestRedis {
     /// When it is not installed, or does not get ready.
     pub async fn start() -> Result<Self, ServerError> {
         RedisOptions::new().start().await
-    }
-
-    /// The port on 127.0.0.1, the same over all restarts.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port.number()
-    }
-
-    /// The address, as sentinels and clusters give it to clients.
-    #[must_use]
-    pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()))
     }
 
     /// The URL for clients, with the password.

@@ -334,7 +334,6 @@ impl TestZooKeeper {
 pub struct ZooKeeperServer {
     instance: Instance,
     invocation: Invocation,
-    client: Port,
     quorum: Port,
     election: Port,
 }
@@ -354,14 +353,8 @@ impl ZooKeeperServer {
         let invocation = options.invocation(instance.directory());
         let invocation = invocation.map_err(|jar| instance.missing(jar))?;
         let port = || Port::lease().map_err(|e| instance.io("finding a port for", e));
-        let (client, quorum, election) = (port()?, port()?, port()?);
-        Ok(Self { instance, invocation, client, quorum, election })
-    }
-
-    /// The port for clients on 127.0.0.1, the same over all restarts.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.client.number()
+        let (quorum, election) = (port()?, port()?);
+        Ok(Self { instance, invocation, quorum, election })
     }
 
     /// `host:port` of this server alone.
