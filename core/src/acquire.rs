@@ -91,29 +91,26 @@ async fn acquire_loop(
         Counted { metrics: &client.metrics, claim: &claim, outcome: Outcome::Cancelled };
     let cleanup =
         Arc::new(CleanupGuard::new(client.store.begin(claim.clone()), client.reaper.clone()));
-    let result = match client.closing.is_cancelled() || client.worker.has_stopped() {
-        // Checked only now: `close` waits for every clean-up guard that was made before.
-        true => {
-            cleanup.nothing_left();
-            Err(closed())
+    // Checked only now: `close` waits for every clean-up guard that was made before.
+    let result = if client.closing.is_cancelled() || client.worker.has_stopped() {
+        cleanup.nothing_left();
+        Err(closed())
+    } else {
+        let started = client.now();
+        let long_at = match observed {
+            None if limit == Duration::MAX => started + own_hold::LONG,
+            // Those who wait for its outcome know their limits.
+            _ => Moment::NEVER,
+        };
+        let wait = Arc::new(Wait::new(cleanup.clone(), long_at));
+        if let Some(observed) = observed {
+            let _ = observed.set(wait.clone());
         }
-        false => {
-            let started = client.now();
-            let long_at = match observed {
-                None if limit == Duration::MAX => started + own_hold::LONG,
-                // Those who wait for its outcome know their limits.
-                _ => Moment::NEVER,
-            };
-            let wait = Arc::new(Wait::new(cleanup.clone(), long_at));
-            if let Some(observed) = observed {
-                let _ = observed.set(wait.clone());
-            }
-            // A try waits for no lock, but for the store's answer.
-            let gives_up = if limit.is_zero() { Moment::NEVER } else { started + left };
-            let acquiring =
-                AcquireLoop { client, cleanup: &cleanup, wait, started, gives_up, limit, spans };
-            acquiring.run().await
-        }
+        // A try waits for no lock, but for the store's answer.
+        let gives_up = if limit.is_zero() { Moment::NEVER } else { started + left };
+        let acquiring =
+            AcquireLoop { client, cleanup: &cleanup, wait, started, gives_up, limit, spans };
+        acquiring.run().await
     };
     outcome.outcome = match &result {
         Ok(_) => Outcome::Granted,

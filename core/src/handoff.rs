@@ -167,19 +167,18 @@ impl Waiter {
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
-        let (asked, held_at) = {
+        let (contention, held_at) = {
             let state = self.group.state.lock();
-            let asked = state.contention.as_ref().map(|(_, observed)| observed.get().cloned());
-            (asked, state.held_at)
+            (state.contention.as_ref().map(|(_, observed)| observed.clone()), state.held_at)
         };
-        // By a turn since this waiter came; the store has not answered the next request yet.
+        let Some(observed) = contention else { return not_granted(limit) };
+        let wait = observed.get().map(|wait| &**wait);
+        // By a turn since this waiter came; the answer to the next request may be on its way.
         let was_held = held_at.is_some_and(|at| at >= self.since);
-        match asked {
-            None => not_granted(limit),
-            Some(None) if was_held => not_granted(limit),
-            Some(Some(wait)) if was_held && !wait.is_answered() => not_granted(limit),
-            Some(wait) => timed_out(limit, wait.as_deref()),
+        if was_held && wait.is_none_or(|wait| wait.expects_answer(self.client.now())) {
+            return not_granted(limit);
         }
+        timed_out(limit, wait)
     }
 }
 

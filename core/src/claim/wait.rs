@@ -3,11 +3,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::claim::cleanup::CleanupGuard;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::Error;
+
+/// What takes longer than the answer of a store that is well, far away and busy, is silence.
+const SLOW_ANSWER: Duration = Duration::from_millis(500);
 
 pub(crate) struct Wait {
     pub(crate) cleanup: Arc<CleanupGuard>,
@@ -68,8 +72,10 @@ impl Wait {
         *self.last_answer.lock() = LastAnswer::Failed(error);
     }
 
-    pub(crate) fn is_answered(&self) -> bool {
-        !matches!(*self.last_answer.lock(), LastAnswer::None)
+    /// Whether the answer to its first request may still be on its way.
+    pub(crate) fn expects_answer(&self, now: Moment) -> bool {
+        let asked = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
+        matches!(*self.last_answer.lock(), LastAnswer::None) && now < asked + SLOW_ANSWER
     }
 
     pub(crate) fn last_answer(&self) -> LastAnswer {
