@@ -3,6 +3,21 @@
 use super::Mutant;
 
 #[rustfmt::skip]
+macro_rules! reads_row { () => { r"  LOOP
+    IF p_patient THEN
+      SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
+    ELSE
+      SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE SKIP LOCKED;
+    END IF;
+    EXIT WHEN FOUND;
+    IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
+      RETURN -2;
+    END IF;
+    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
+  END LOOP;
+"}}
+
+#[rustfmt::skip]
 pub(super) const MUTANTS: &[Mutant] = &[
     ("the time stands in a transaction",
      "pg_catalog.clock_timestamp()",
@@ -48,34 +63,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
      "IF fits AND may_grant(p_key) THEN",
      "IF fits THEN"),
     ("the time is read before the row",
-     r"  LOOP
-    IF p_patient THEN
-      SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
-    ELSE
-      SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE SKIP LOCKED;
-    END IF;
-    EXIT WHEN FOUND;
-    IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
-      RETURN -2;
-    END IF;
-    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
-  END LOOP;
-  now_us := us();
-",
-     r"  now_us := us();
-  LOOP
-    IF p_patient THEN
-      SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
-    ELSE
-      SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE SKIP LOCKED;
-    END IF;
-    EXIT WHEN FOUND;
-    IF NOT p_patient AND EXISTS (SELECT FROM locks k WHERE k.key = p_key) THEN
-      RETURN -2;
-    END IF;
-    INSERT INTO locks (key) VALUES (p_key) ON CONFLICT DO NOTHING;
-  END LOOP;
-"),
+     concat!(reads_row!(), "  now_us := us();\n"),
+     concat!("  now_us := us();\n", reads_row!())),
     ("an impatient attempt waits",
      r"    IF p_patient THEN
       SELECT * INTO l FROM locks k WHERE k.key = p_key FOR NO KEY UPDATE;
