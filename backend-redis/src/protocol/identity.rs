@@ -29,6 +29,11 @@ impl ClientId {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// What the IDs of all clients with the same prefix begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        self.0.rsplit_once('@').map_or("", |(prefix, _)| prefix)
+    }
 }
 
 /// The identity of `claim`, made by `client`, whose grant reserves so many `tokens`.
@@ -79,6 +84,7 @@ pub(crate) fn ttl_of(identity: &str) -> &str {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) mode: Mode,
+    pub(crate) client: ClientId,
     pub(crate) owner: Uuid,
     pub(crate) label: Label,
     /// How many tokens its grant reserves.
@@ -103,10 +109,10 @@ impl Identity {
             }
         };
         let _ttl: u64 = words.next()?.parse().ok()?;
-        let _client = words.next()?;
+        let client = ClientId(words.next()?.to_owned());
         let owner = Uuid::try_parse(words.next()?).ok()?;
         let label = Label::new(words.next()?);
-        Some(Identity { mode, owner, label, tokens })
+        Some(Identity { mode, client, owner, label, tokens })
     }
 }
 

@@ -85,7 +85,8 @@ impl DistributedLock for QuorumStore {
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let seen = self.inspect_all(&keys).await?;
-        let Some((value, how)) = seen.iter().find_map(|seen| seen.evicted(who)) else {
+        let found = seen.iter().find_map(|seen| seen.evicted(who, &self.client));
+        let Some((value, how)) = found else {
             return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.quorum;

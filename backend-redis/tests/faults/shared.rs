@@ -50,13 +50,14 @@ pub(crate) async fn held_without_an_expiry(locks: &Locks, nodes: &[TestRedis], t
     release(until_granted(waiter).await).await;
 }
 
-/// Other libraries write random bytes, and somebody what looks like a claim: of a channel that nobody here may use, or of a
-/// TTL that the server takes for an error.
+/// Other libraries write random bytes, and somebody what looks like a claim, nearly or all of it: of a channel that nobody
+/// here may use, or of a TTL that the server takes for an error.
 pub(crate) async fn what_another_program_wrote(locks: &Locks, nodes: &[TestRedis]) {
     let owner = "0a".repeat(16);
     let [none, endless] =
         ["0", "9999999999999999999"].map(|ttl| format!("x1 {ttl} lock:@z {owner} l"));
-    let values = ["\\255\\254\\1", "x 30000 elsewhere 0123 label", &none, &endless];
+    let elsewhere = format!("x 30000 elsewhere {owner} label");
+    let values = ["\\255\\254\\1", "x 30000 elsewhere 0123 label", &elsewhere, &none, &endless];
     for value in values {
         let set = format!("return redis.call('SET', KEYS[1], '{value}', 'PX', 60000)");
         for node in nodes {

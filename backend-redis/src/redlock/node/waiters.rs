@@ -22,13 +22,13 @@ pub(crate) struct Waiters {
     claims: Mutex<HashMap<Uuid, Waiter>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Waiter {
     claim: Weak<Claim>,
     /// The nodes that have notified it since its last round.
     notified_by: NodeSet,
-    /// An operator has evicted it.
-    is_evicted: bool,
+    /// The nodes that have evicted it at an operator's request, which others may have refused.
+    evicted_by: NodeSet,
 }
 
 impl Waiters {
@@ -36,14 +36,17 @@ impl Waiters {
         Waiters { nodes, claims: Mutex::default() }
     }
 
-    /// `claim` starts a round, which answers earlier notifications. Whether an operator has evicted
-    /// it since its last round.
+    /// `claim` starts a round, which answers earlier notifications. Whether a majority of the nodes has evicted it, for
+    /// which it is told once.
     pub(crate) fn begin_round(&self, claim: &Arc<Claim>) -> bool {
-        let owner = claim.owner().reveal();
-        let claim = Arc::downgrade(claim);
-        let waiter = Waiter { claim, notified_by: NodeSet::default(), is_evicted: false };
-        let before = self.claims.lock().insert(owner, waiter);
-        before.is_some_and(|waiter| waiter.is_evicted)
+        let mut claims = self.claims.lock();
+        let waiter = claims.entry(claim.owner().reveal()).or_default();
+        (waiter.claim, waiter.notified_by) = (Arc::downgrade(claim), NodeSet::default());
+        let is_evicted = waiter.evicted_by.len() >= majority(self.nodes);
+        if is_evicted {
+            waiter.evicted_by = NodeSet::default();
+        }
+        is_evicted
     }
 
     pub(crate) fn remove(&self, claim: &Claim) {
@@ -66,7 +69,9 @@ impl Waiters {
             waiter.notified_by.insert(node);
             let is_enough = before < needed && waiter.notified_by.len() >= needed;
             let is_eviction = fields.next().is_some();
-            waiter.is_evicted |= is_eviction;
+            if is_eviction {
+                waiter.evicted_by.insert(node);
+            }
             (is_enough || is_eviction).then(|| waiter.claim.upgrade()).flatten()
         };
         if let Some(claim) = claim {
