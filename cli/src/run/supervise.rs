@@ -52,14 +52,16 @@ pub(super) async fn supervise(
     let (start_by, kill_at) = (deadline.start_by(), deadline.kill_at());
     let keep_alive = guard.keep_alive();
     let reports = plan.reports.clone();
-    let child = Child::start(&plan.command, variables, keep_alive, start_by, kill_at, reports)?;
     let shared = terminal.as_ref().is_none_or(Terminal::is_shared);
+    let stop_keys = Signals::of(if shared { &[Signal::TSTP] } else { &[] })?;
+    // Whoever sees the command run may signal this process.
+    let child = Child::start(&plan.command, variables, keep_alive, start_by, kill_at, reports)?;
     let mut supervisor = Supervisor {
         deadline,
         child,
         signals,
         messages,
-        stop_keys: Signals::of(if shared { &[Signal::TSTP] } else { &[] })?,
+        stop_keys,
         continued,
         terminal,
         stage: Stage::Runs,
