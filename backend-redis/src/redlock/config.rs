@@ -355,7 +355,8 @@ async fn await_quorum(quorum: &Quorum, within: Duration) -> Result<()> {
         Err(error) if connected < quorum.majority() || error.kind() != ErrorKind::Unreachable => {
             Err(error)
         }
-        _ => Ok(()),
+        // Of those that were counted, each has said which server it is.
+        _ => quorum.require_servers(),
     }
 }
 
