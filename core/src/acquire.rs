@@ -112,10 +112,7 @@ async fn acquire_loop(
             AcquireLoop { client, cleanup: &cleanup, wait, started, gives_up, limit, spans };
         acquiring.run().await
     };
-    outcome.outcome = match &result {
-        Ok(_) => Outcome::Granted,
-        Err(error) => Outcome::of(error),
-    };
+    outcome.outcome = Outcome::of(&result);
     result
 }
 

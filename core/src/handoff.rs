@@ -56,10 +56,7 @@ pub(crate) async fn acquire_in_turn(
     let span = telemetry::acquire_span(&request.name, store, request.mode);
     let mut outcome = Counted { client, request, outcome: Outcome::Cancelled };
     let turn = wait_for_turn(client, request, wait, caller).instrument(span).await;
-    outcome.outcome = match &turn {
-        Ok(_) => Outcome::Granted,
-        Err(error) => Outcome::of(error),
-    };
+    outcome.outcome = Outcome::of(&turn);
     turn.map_err(|error| client.explain(error, Operation::Acquire, &request.name))
 }
 

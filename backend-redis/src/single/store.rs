@@ -38,10 +38,8 @@ impl Store {
     pub(crate) async fn release(&self, keys: &Keys, values: &[&[u8]]) -> Result<ReleaseOutcome> {
         let call = ScriptCall { script: &SCRIPTS.release, keys: &keys.all(), values };
         let answer = self.server.call(call).await?;
-        Ok(match self.read_yes(&answer, keys.lock(), "release")? {
-            true => ReleaseOutcome::Removed,
-            false => ReleaseOutcome::Absent,
-        })
+        let was_there = self.read_yes(&answer, keys.lock(), "release")?;
+        Ok(if was_there { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
     }
 
     /// Reads the reply of `script` about what is at `key`, which is 1 or 0.

@@ -264,12 +264,11 @@ struct Unanswered<'a> {
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        let error = match std::thread::panicking() {
-            true => {
-                let message = "the task that asked the store for this process has panicked";
-                Error::new(ErrorKind::Refused, message)
-            }
-            false => closed(),
+        let error = if std::thread::panicking() {
+            let message = "the task that asked the store for this process has panicked";
+            Error::new(ErrorKind::Refused, message)
+        } else {
+            closed()
         };
         self.group.refuse(None, self.id, &error);
     }

@@ -216,6 +216,12 @@ impl Claim {
         WatchHandle::of(&task)
     }
 
+    /// Whether it holds the lock, as far as the core knows.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.stage.load(Ordering::SeqCst) == HELD
+    }
+
     /// Whether the claim is over: released, lost or given up.
     #[must_use]
     pub fn is_over(&self) -> bool {

@@ -8,7 +8,7 @@ mod recorded;
 #[path = "metrics/unrecorded.rs"]
 mod recorded;
 
-use crate::types::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind, Result};
 
 pub(crate) use recorded::Metrics;
 
@@ -31,11 +31,12 @@ pub(crate) enum GrantedBy {
 }
 
 impl Outcome {
-    pub(crate) fn of(error: &Error) -> Outcome {
-        match error.kind() {
-            ErrorKind::Busy => Outcome::Busy,
-            ErrorKind::WaitTimedOut => Outcome::TimedOut,
-            _ => Outcome::Failed,
+    pub(crate) fn of<T>(result: &Result<T>) -> Outcome {
+        match result.as_ref().map_err(Error::kind) {
+            Ok(_) => Outcome::Granted,
+            Err(ErrorKind::Busy) => Outcome::Busy,
+            Err(ErrorKind::WaitTimedOut) => Outcome::TimedOut,
+            Err(_) => Outcome::Failed,
         }
     }
 }

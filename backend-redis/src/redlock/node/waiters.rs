@@ -64,15 +64,14 @@ impl Waiters {
         let claim = {
             let mut claims = self.claims.lock();
             let Some(waiter) = claims.get_mut(&owner) else { return };
-            let needed = majority(self.nodes);
-            let before = waiter.notified_by.len();
-            waiter.notified_by.insert(node);
-            let is_enough = before < needed && waiter.notified_by.len() >= needed;
             let is_eviction = fields.next().is_some();
-            if is_eviction {
-                waiter.evicted_by.insert(node);
-            }
-            (is_enough || is_eviction).then(|| waiter.claim.upgrade()).flatten()
+            let by = if is_eviction { &mut waiter.evicted_by } else { &mut waiter.notified_by };
+            let (before, needed) = (by.len(), majority(self.nodes));
+            by.insert(node);
+            let is_enough = by.len() >= needed && (is_eviction || before < needed);
+            let claim = waiter.claim.upgrade();
+            // A waiter that asks before a majority has evicted it would be given its old place again.
+            claim.filter(|claim| is_enough || is_eviction && claim.is_held())
         };
         if let Some(claim) = claim {
             claim.wake();
