@@ -14,10 +14,8 @@ use tokio::io::AsyncReadExt;
 
 mod cluster;
 mod deployments;
-mod pgbouncer;
 mod postgres;
 mod proxy;
-mod redis;
 mod tables;
 mod zookeeper;
 

@@ -30,26 +30,6 @@ async fn the_death_of_one_backend_ends_all_sessions_without_a_restart() {
 }
 
 #[tokio::test]
-async fn sessions_of_clients_are_ended() {
-    let postgres = TestPostgres::start().await.unwrap();
-    let client = connect(&postgres.url()).await;
-    postgres.end_sessions().await.unwrap();
-    let error = client.query_one("SELECT 1", &[]).await.unwrap_err();
-    assert!(error.is_closed() || error.code().unwrap().code() == "57P01", "{error}");
-    connect(&postgres.url()).await;
-}
-
-#[tokio::test]
-async fn settings_and_encodings_reach_the_server() {
-    let options = PostgresOptions::new().setting("max_connections", "10");
-    let postgres = options.setting("application_name", "it's").start().await.unwrap();
-    assert_eq!(postgres.sql("SHOW max_connections").await.unwrap(), "10");
-    assert_eq!(postgres.sql("SHOW application_name").await.unwrap(), "it's");
-    let other = postgres.database("ENCODING 'LATIN1' TEMPLATE template0").await.unwrap();
-    assert_eq!(other.sql("SHOW server_encoding").await.unwrap(), "LATIN1");
-}
-
-#[tokio::test]
 async fn the_reply_of_one_statement_is_lost_after_it_took_effect() {
     let postgres = TestPostgres::start().await.unwrap();
     let proxy = Proxy::framed(postgres.addr(), framing::postgres).await.unwrap();
