@@ -343,7 +343,7 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<Locks> {
 }
 
 /// As [`connect`], but until `limit` has passed, regardless of `unreachable_after`. Zero makes one
-/// attempt, of at most 2 s.
+/// attempt, of at most 2.5 s.
 ///
 /// # Errors
 /// As [`connect`].

@@ -56,8 +56,9 @@ impl fmt::Debug for Scheme {
 /// next. A store that is slow to connect gets there, and a lost packet costs no caller the whole
 /// bound.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(5);
-/// The time limit of the only attempt, for a wait limit of zero.
-const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
+/// The time limit of the only attempt, for a wait limit of zero: longer than the stores' own of 2 s for a login, after
+/// which they say what is wrong.
+const ONLY_ATTEMPT: Duration = Duration::from_millis(2500);
 
 /// Connects to the store that `url` names, by one of `schemes`, as `fencelock::connect` does.
 ///
@@ -87,7 +88,7 @@ pub async fn connect_with(schemes: &[Scheme], url: &str, settings: Settings) -> 
 }
 
 /// As [`connect`], but until `limit` has passed, regardless of `unreachable_after`. Zero means one
-/// attempt, of at most 2 s.
+/// attempt, of at most 2.5 s.
 ///
 /// # Errors
 /// As [`connect`].

@@ -126,7 +126,7 @@ async fn a_callers_limit_is_the_bound_of_its_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_zero_makes_one_attempt() {
-    for (step, bound) in [("away", Duration::ZERO), ("silent", 2 * SECOND), ("slow", 2 * SECOND)] {
+    for (step, bound) in [("away", Duration::ZERO), ("silent", ms(2500)), ("slow", ms(2500))] {
         let test = format!("once-{step}");
         let url = format!("steps://{test}/{step},up");
         let (error, time) = took(connect_within(SCHEMES, &url, Duration::ZERO)).await;

@@ -215,6 +215,24 @@ async fn a_server_of_another_kind_is_recognized() {
     }
 }
 
+/// As with a wait limit of seconds: the attempt has longer than the stores' own limit for a login.
+#[tokio::test]
+async fn a_try_at_a_silent_server_says_what_may_be_wrong() {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let host = silent.local_addr().expect("an address");
+    for (url, hint) in [
+        (format!("redis://{host}"), "is it a Redis server?"),
+        (format!("postgres://me@{host}/app"), "is a PostgreSQL server listening there?"),
+    ] {
+        let mut said = Vec::new();
+        // A busy machine may not find out in time.
+        while !said.last().is_some_and(|error: &String| error.contains(hint)) {
+            assert!(said.len() < 5, "{said:?}");
+            said.push(error_of(&url).await.to_string());
+        }
+    }
+}
+
 /// A server that answers whatever it is sent, and closes the connection.
 async fn server_that_answers(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
