@@ -152,7 +152,7 @@ impl LockContents {
     }
 
     /// The value of the participant `who` of an earlier snapshot, if it is still there, and how the scripts remove it
-    /// for `operator`: what another program wrote names nobody to notify, however much it looks like a claim.
+    /// for `operator`: what another program wrote, however much it looks like a claim, may name nobody that can be notified.
     pub(crate) fn evicted(
         &self,
         who: &ParticipantId,

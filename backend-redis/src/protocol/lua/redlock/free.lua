@@ -3,7 +3,8 @@
 --
 -- ARGV  1 the round's identity   2 the waiter's identity, or ''
 --       3 '' to leave the queue, or the waiter's arrival in us to stay in it
---       4 'evict' when an operator removes it, which notifies the claim; 'take' for the value of another program
+--       4 'evict' when an operator removes it, which notifies the claim; 'take' for the value of another program or prefix,
+--       which may not be notified
 -- Reply 1 (it was there) | 0
 -- O(log n) in the holders and waiters, plus up to 256 dead ones and 64 readers.
 
@@ -26,8 +27,8 @@ end
 --<eviction.lua>
 --<notify.lua>
 local me = parse(ME)
-if me and ARGV[4] == 'evict' then
-  notify(me)
+if me and ARGV[4] then
+  notify(me, ARGV[4] == 'evict')
   remember_eviction(me)
 end
 if is_held then redis.call('DEL', L) end
