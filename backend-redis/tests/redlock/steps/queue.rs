@@ -240,6 +240,16 @@ fn many_dead_waiters_are_passed_over_in_short_steps() {
     assert_eq!(node.waiters(), [ME]);
 }
 
+/// The release of that round would remove what the later one relies on.
+#[test]
+fn a_reader_is_not_counted_by_what_an_earlier_round_has() {
+    let mut node = Node::start();
+    assert!(node.vote_shared(&round(READER, 1), 1600).int() > Some(0));
+    assert_eq!(node.vote_shared(&round(READER, 2), 1600).rejection().0, "cc");
+    assert_eq!(node.free(&round(READER, 1)).int(), Some(1));
+    assert!(node.vote_shared(&round(READER, 2), 3200).int() > Some(0));
+}
+
 #[test]
 fn an_evicted_claim_is_notified() {
     let mut node = held_before(&[OTHER]);

@@ -43,7 +43,9 @@ if held and held.text == ME then
 end
 if held and held.group == me.mode then
   local mine = redis.call('ZSCORE', L, '#' .. me.owner)
-  if mine then return string.format('%.0f', mine) end
+  if mine and redis.call('ZSCORE', L, ME) then return string.format('%.0f', mine) end
+  -- Of an earlier round, whose release has yet to arrive, and removes the owner.
+  if mine then return {me.owner, 1, 0} end
 end
 
 if is_free_for(me) then
