@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, Clock, Error, FencingToken, ReleaseOutcome, RenewOutcome,
     Residue, Result, lease_end,
@@ -40,7 +41,8 @@ impl PostgresAcquisition {
     /// Renews the lease, in whichever form the server has it.
     pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
         let sent = self.store.clock.now();
-        let asked = self.store.server.ask(Request::Renew(self.of.clone(), self.lease()));
+        let asked =
+            self.store.server.ask(Request::Renew(self.of.clone(), self.lease()), Priority::Held);
         match asked.await? {
             Answer::There(is_held) => Ok(self.renewed(is_held, sent)),
             _ => Err(protocol_error("renew_1")),
@@ -66,7 +68,8 @@ impl Acquisition for PostgresAcquisition {
     async fn attempt(&self) -> Result<AttemptOutcome> {
         let sent = self.store.clock.now();
         let attempt = Attempt::of(&self.claim, self.of.clone());
-        let Answer::Attempt(reply) = self.store.server.ask(Request::Attempt(attempt)).await? else {
+        let asked = self.store.server.ask(Request::Attempt(attempt), self.claim.priority());
+        let Answer::Attempt(reply) = asked.await? else {
             return Err(protocol_error("attempt_1"));
         };
         Ok(match reply {
@@ -83,7 +86,7 @@ impl Acquisition for PostgresAcquisition {
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
-        match self.store.server.ask(Request::Release(self.of.clone())).await? {
+        match self.store.server.ask(Request::Release(self.of.clone()), Priority::Held).await? {
             Answer::There(true) => Ok(ReleaseOutcome::Removed),
             Answer::There(false) => Ok(ReleaseOutcome::Absent),
             _ => Err(protocol_error("release_1")),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::{
     Acquisition, Cells, Check, Claim, Clock, DistributedLock, FencingToken, Label, LockName, Mode,
     Participant, ParticipantId, Permits, Profile, ReleaseOutcome, RenewOutcome, Result, Scratch,
@@ -119,7 +120,7 @@ impl Store {
     /// What a look at the lock says of waiters of this process, those of `sample` among them.
     async fn look(&self, lock: &LockName, sample: Vec<Uuid>) -> Result<Seen> {
         let key = lock.key().as_bytes().to_vec();
-        match self.server.ask(Request::Look(Look { key, sample })).await? {
+        match self.server.ask(Request::Look(Look { key, sample }), Priority::Look).await? {
             Answer::Look(seen) => Ok(seen),
             _ => Err(protocol_error("look_1")),
         }
@@ -132,7 +133,7 @@ impl Store {
             return Ok(());
         }
         let key = lock.key().as_bytes().to_vec();
-        self.server.ask(Request::Release(Owned { key, owner })).await.map(drop)
+        self.server.ask(Request::Release(Owned { key, owner }), Priority::Held).await.map(drop)
     }
 }
 

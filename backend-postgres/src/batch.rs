@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fencelock_core::batching::{
-    BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard, in_order,
+    BatchTransport, Batcher, Dispatch, Limits, Priority, SendOrderGuard, in_order,
 };
 use fencelock_core::sync::Mutex;
 use fencelock_core::{Error, Result};
@@ -42,6 +42,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    fn is_wanted(&self) -> bool {
+        let is_over = matches!(&self.request, Request::Attempt(it) if it.claim.is_over());
+        !is_over && !self.answer.is_closed()
+    }
+
     fn deliver(self, answer: Result<Answer>) {
         // An error means that the request was cancelled: its claim's release follows.
         let _ = self.answer.send(answer);
@@ -81,7 +86,7 @@ impl BatchTransport for BatchingSession {
             // its release may have been sent, and from here on it cannot be before this is.
             order = self.hold_order();
             let first = left.remove(0);
-            if !first.answer.is_closed() {
+            if first.is_wanted() {
                 let sending = Box::pin(self.send_alone(&session, &first.request, first.again));
                 match in_order(sending, order).await {
                     Ok(Some(answer)) => first.deliver(Ok(answer)),
@@ -113,14 +118,18 @@ impl BatchingSession {
 
     /// Makes one request. If it is dropped half-way, it may or may not be executed, but never after a
     /// later one.
-    pub(crate) async fn ask(self: &Arc<Self>, request: Request) -> Result<Answer> {
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        request: Request,
+        priority: Priority,
+    ) -> Result<Answer> {
         let mut request = Some(request);
         let waiting = || {
             let (answer, answered) = oneshot::channel();
             let request = request.take().unwrap_or_else(|| unreachable!("called once"));
             (Pending { request, answer, again: false }, answered)
         };
-        match self.dispatch(waiting) {
+        match self.dispatch(priority, waiting) {
             Dispatch::Direct(_permit) => {
                 let request = request.unwrap_or_else(|| unreachable!("not queued"));
                 Box::pin(async {
@@ -172,7 +181,7 @@ impl BatchingSession {
         requests: Vec<Pending>,
         order: SendOrderGuard<Self>,
     ) -> Vec<Pending> {
-        let wanted = requests.into_iter().filter(|pending| !pending.answer.is_closed());
+        let wanted = requests.into_iter().filter(Pending::is_wanted);
         let (mut claims, mut leases, mut looks) = (Vec::new(), Vec::new(), Vec::new());
         for pending in wanted {
             match &pending.request {

@@ -5,10 +5,14 @@
 
 use std::sync::LazyLock;
 
+use fencelock_core::batching::Priority;
+
 /// One script and its digest.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
+    /// Of its calls among those that wait to be sent.
+    pub(crate) priority: Priority,
     pub(crate) text: String,
     pub(crate) digest: String,
 }
@@ -29,7 +33,12 @@ const PARTS: [(&str, &str); 7] = [
 impl Script {
     fn new(name: &'static str, text: String) -> Script {
         let digest = redis::Script::new(&text).get_hash().to_owned();
-        Script { name, text, digest }
+        let priority = match name {
+            "release" | "free" | "renew" | "extend" | "downgrade" | "raise" => Priority::Held,
+            "check_waiters" => Priority::Look,
+            _ => Priority::Attempt,
+        };
+        Script { name, priority, text, digest }
     }
 
     /// `body` after the keys. Shared parts are inserted where a body includes them, so that an

@@ -38,8 +38,8 @@ impl QuorumStore {
             keys: &keys.all(),
             values: &[snapshot::MOST.as_bytes()],
         };
-        let request = async |member: &Member| {
-            let reply = member.batches.call(call).await?;
+        let request = async |member: &Member, ticket| {
+            let reply = member.batches.call(call, call.script.priority, Some(ticket)).await?;
             snapshot::read(reply).ok_or_else(|| protocol_error("inspect"))
         };
         self.quorum.ask(self.quorum.unanswered(), 1, request).await
@@ -90,8 +90,9 @@ impl DistributedLock for QuorumStore {
             return Ok(ReleaseOutcome::Absent);
         };
         let quorum = &self.quorum;
-        let release = async |member: &Member| {
-            release_round(&member.batches, &keys, value, "", ReleaseKind::Evict(how)).await
+        let release = async |member: &Member, ticket| {
+            release_round(&member.batches, Some(ticket), &keys, value, "", ReleaseKind::Evict(how))
+                .await
         };
         let replies = quorum.ask(quorum.unanswered(), EVICTION_PATIENCE, release).await;
         let replies = replies.map_err(|error| {

@@ -339,7 +339,7 @@ async fn await_quorum(quorum: &Quorum, within: Duration) -> Result<()> {
             return Err(error);
         }
         quorum.require_servers()?;
-        let is_enough = quorum.electorate(quorum.now()).is_ok();
+        let is_enough = quorum.electorate(quorum.now(), |_| None).is_ok();
         let deadline = started + if is_enough { STRAGGLERS_WITHIN } else { within };
         let is_complete = !quorum.members.iter().any(|member| member.is_undecided());
         if is_complete || Instant::now() >= deadline {
@@ -350,7 +350,7 @@ async fn await_quorum(quorum: &Quorum, within: Duration) -> Result<()> {
     }
     let connected =
         quorum.members.iter().filter(|member| member.connection().state().is_ok()).count();
-    match quorum.electorate(quorum.now()) {
+    match quorum.electorate(quorum.now(), |_| None) {
         // A quarantine ends by itself; until then each acquisition reports it.
         Err(error) if connected < quorum.majority() || error.kind() != ErrorKind::Unreachable => {
             Err(error)
@@ -365,6 +365,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::server::batch::Ticket;
 
     fn store(url: &str) -> Result<RedlockStore> {
         RedlockStore::from_url(&StoreUrl::parse(url)?).map(|(store, _)| store)
@@ -420,7 +421,8 @@ mod tests {
             (1, limit * 2, None, limit),
         ] {
             let (asked, after) = (Instant::now(), [Duration::ZERO, second, limit * 9]);
-            let answer = async |member: &Member| {
+            let answer = async |member: &Member, ticket: Arc<dyn Ticket>| {
+                ticket.redeem();
                 sleep(after[usize::from(member.host.port) - 1]).await;
                 Ok(())
             };

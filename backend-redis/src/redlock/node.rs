@@ -13,6 +13,7 @@ pub(crate) mod quorum;
 pub(crate) mod record;
 pub(crate) mod view;
 pub(crate) mod waiters;
+pub(crate) mod written;
 
 /// The error for two names of one server: it has one vote, and would be counted twice.
 pub(crate) fn one_server(first: &HostPort, second: &HostPort) -> Error {

@@ -1,9 +1,12 @@
 //! Sends script calls of many tasks in one request to a server, by `protocol/lua/batch.lua`.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Limits, SendOrderGuard};
-use fencelock_core::{Error, Result};
+use fencelock_core::batching::{
+    BatchTransport, Batcher, Dispatch, Limits, Priority, SendOrderGuard,
+};
+use fencelock_core::{Claim, Error, Result};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -16,6 +19,19 @@ use crate::protocol::error::{closed, code_of, explain, protocol_error};
 use crate::protocol::script::Script;
 
 const LIMITS: Limits = Limits { direct: 16, calls: 2, per_call: 64 };
+
+/// Redeemed when a call is about to be written: until then its caller may take it back.
+pub(crate) trait Ticket: Debug + Send + Sync {
+    /// Whether it may be written. A yes stays one.
+    fn redeem(&self) -> bool;
+}
+
+/// Of an attempt: `close` releases a claim whose caller's future is not polled any more.
+impl Ticket for Claim {
+    fn redeem(&self) -> bool {
+        !self.is_over()
+    }
+}
 
 /// One server; concurrent calls to it share requests.
 #[derive(Debug)]
@@ -78,17 +94,23 @@ impl BatchingNode {
         &self.node
     }
 
-    /// Executes one call. If it is dropped half-way, the call may or may not be executed, but never
-    /// after a later one.
-    pub(crate) async fn call(self: &Arc<Self>, call: ScriptCall<'_>) -> Result<Value> {
+    /// Executes one call, unless its ticket is refused. If it is dropped half-way, the call may or may not be executed,
+    /// but never after a later one.
+    pub(crate) async fn call(
+        self: &Arc<Self>,
+        call: ScriptCall<'_>,
+        priority: Priority,
+        mut ticket: Option<Arc<dyn Ticket>>,
+    ) -> Result<Value> {
         let waiting = || {
             let (answer, answered) = oneshot::channel();
-            (PendingCall::new(call, answer), answered)
+            (PendingCall::new(call, ticket.take(), answer), answered)
         };
-        match self.dispatch(waiting) {
+        match self.dispatch(priority, waiting) {
+            Dispatch::Direct(_) if ticket.as_ref().is_some_and(|it| !it.redeem()) => Err(closed()),
             // Boxed, so that the futures of batched calls stay small.
             Dispatch::Direct(_permit) => Box::pin(self.node.call(call)).await?.map_err(explain),
-            // Only the end of the runtime drops a reply.
+            // Dropped only with a refused ticket, and by the end of the runtime.
             Dispatch::Batched(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
         }
     }
@@ -164,7 +186,10 @@ impl Batch {
 
     /// Removes calls that were cancelled; whether any is left.
     fn is_wanted(&mut self) -> bool {
-        self.calls.retain(|call| !call.answer.is_closed());
+        self.calls.retain(|call| {
+            let is_valid = || call.ticket.as_ref().is_none_or(|ticket| ticket.redeem());
+            !call.answer.is_closed() && is_valid()
+        });
         !self.calls.is_empty()
     }
 }
@@ -177,18 +202,23 @@ pub(crate) struct PendingCall {
     /// The keys and the values, concatenated.
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    ticket: Option<Arc<dyn Ticket>>,
     answer: oneshot::Sender<Result<Value>>,
 }
 
 impl PendingCall {
-    fn new(call: ScriptCall<'_>, answer: oneshot::Sender<Result<Value>>) -> PendingCall {
+    fn new(
+        call: ScriptCall<'_>,
+        ticket: Option<Arc<dyn Ticket>>,
+        answer: oneshot::Sender<Result<Value>>,
+    ) -> PendingCall {
         let mut bytes = Vec::with_capacity(call.words().map(<[u8]>::len).sum());
         let append = |word| {
             bytes.extend_from_slice(word);
             bytes.len()
         };
         let ends = call.words().map(append).collect();
-        PendingCall { script: call.script, keys: call.keys.len(), bytes, ends, answer }
+        PendingCall { script: call.script, keys: call.keys.len(), bytes, ends, ticket, answer }
     }
 
     fn words(&self) -> impl Iterator<Item = &[u8]> + Clone {

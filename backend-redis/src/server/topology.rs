@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::{Error, Result};
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::batch::BatchingNode;
+use super::batch::{BatchingNode, Ticket};
 use super::cluster::Cluster;
 use super::node::{Node, Request};
 use super::scratch::Leftovers;
@@ -54,8 +55,18 @@ impl Server {
 
     /// Executes one call.
     pub(crate) async fn call(&self, call: ScriptCall<'_>) -> Result<Value> {
+        self.call_as(call, call.script.priority, None).await
+    }
+
+    /// Executes one call, at a priority of its own, unless its ticket is refused.
+    pub(crate) async fn call_as(
+        &self,
+        call: ScriptCall<'_>,
+        priority: Priority,
+        ticket: Option<Arc<dyn Ticket>>,
+    ) -> Result<Value> {
         match self {
-            Server::One(node) => node.call(call).await,
+            Server::One(node) => node.call(call, priority, ticket).await,
             // Boxed, so that the future for one server stays small.
             Server::Cluster(cluster) => Box::pin(cluster.send(Request::Call(call))).await,
         }

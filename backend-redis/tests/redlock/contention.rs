@@ -65,6 +65,29 @@ async fn contention_causes_no_thundering_herd() {
     quorum.drained().await;
 }
 
+/// Their requests wait in the client for longer than a node has to reply: that is no silence of a node, and what was not
+/// sent is not rolled back, which once was all that such a client sent any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_one_client_with_locks_of_its_own_is_served() {
+    const CROWD: usize = 5000;
+    let quorum = TestQuorum::new(3, LONG).await;
+    let briefly = LONG.replace("node_timeout=1s", "node_timeout=100ms");
+    let (locks, other) = (quorum.direct(&briefly).await, quorum.direct(LONG).await);
+    let clients = (0..CROWD).map(|n| {
+        let lock = locks.lock(format!("lock-{n}"));
+        tokio::spawn(async move {
+            lock.acquire().await?.release().await?;
+            lock.acquire().await?.release().await
+        })
+    });
+    let clients: Vec<_> = clients.collect();
+    release(acquire(&other, "lock").await).await;
+    let served = within(Duration::from_secs(60), "all were served", join_all(clients)).await;
+    let failed = served.into_iter().find_map(|client| client.unwrap().err());
+    assert!(failed.is_none(), "{}", failed.unwrap());
+    quorum.drained().await;
+}
+
 /// Clients that do not queue and try again and again must not keep the others from winning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tries_do_not_keep_a_waiter_out() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fencelock_core::ReleaseOutcome;
-use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, SendOrderGuard};
+use fencelock_core::batching::{BatchTransport, Batcher, Dispatch, Priority, SendOrderGuard};
 use futures_util::future::{OptionFuture, join, join_all};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -23,6 +23,7 @@ use crate::sessions::session::Session;
 /// Sends `directly`, or has `request` sent with others.
 async fn dispatch<T>(
     session: &Arc<Session>,
+    priority: Priority,
     request: impl FnOnce(Answer<T>) -> BatchedRequest,
     directly: impl Future<Output = ZkResult<T>>,
 ) -> ZkResult<T> {
@@ -30,7 +31,7 @@ async fn dispatch<T>(
         let (answer, answered) = oneshot::channel();
         (request(answer), answered)
     };
-    match session.dispatch(enqueue) {
+    match session.dispatch(priority, enqueue) {
         Dispatch::Direct(_permit) => directly.await,
         // Only the end of the runtime drops an answer; whether the request was carried out is
         // unknown.
@@ -44,13 +45,13 @@ async fn dispatch<T>(
 /// The children of `lock`, including all whose creation was sent before.
 pub(crate) async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Arc<Listing>> {
     let request = |answer| BatchedRequest::List(lock.to_owned(), answer);
-    dispatch(session, request, list_directly(session, lock)).await
+    dispatch(session, Priority::Attempt, request, list_directly(session, lock)).await
 }
 
 /// Deletes a node.
 pub(crate) async fn delete(session: &Arc<Session>, path: &str) -> ZkResult<ReleaseOutcome> {
     let request = |answer| BatchedRequest::Delete(path.to_owned(), answer);
-    let deleted = dispatch(session, request, delete_directly(session, path)).await;
+    let deleted = dispatch(session, Priority::Held, request, delete_directly(session, path)).await;
     match deleted {
         Ok(()) => Ok(ReleaseOutcome::Removed),
         Err(error) if error.is_no_node() => Ok(ReleaseOutcome::Absent),

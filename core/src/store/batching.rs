@@ -8,7 +8,10 @@
 //! The permit of a direct request is in its caller's future, which may not be polled for long, such as in
 //! a `select!` with a long handler. So no request waits for one longer than some ms. Calls run on tasks of
 //! the connection.
+//!
+//! Of the requests that wait, the most useful are sent first: see [`Priority`].
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::sync::Mutex;
 
@@ -30,6 +34,24 @@ pub struct Limits {
     /// Requests in one call: while it runs, the store may serve no other client.
     pub per_call: usize,
 }
+
+/// In which order waiting requests are sent. Between a claim's own, its backend keeps the order: what still waits as a
+/// later one is asked for, such as an attempt as its release is, has to be dropped by [`send`](BatchTransport::send).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// A release, for which others wait; a renewal, or the confirmation of a grant, which would end.
+    Held,
+    /// An attempt to acquire, and whatever else a caller waits for. After 1 s it goes ahead of the others.
+    Attempt,
+    /// The roll-back of an attempt. After 200 ms it goes ahead of the others.
+    RollBack,
+    /// A check of waiters, which keeps them alive. After 200 ms it goes ahead of the others.
+    Look,
+}
+
+/// How long requests wait behind more useful ones, by priority.
+const PATIENCE_BEHIND: [Duration; 4] =
+    [Duration::MAX, Duration::from_secs(1), Duration::from_millis(200), Duration::from_millis(200)];
 
 /// Transport that sends batches; one per connection.
 pub trait BatchTransport: Send + Sync + Sized + 'static {
@@ -55,6 +77,7 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
     /// place where its reply will be.
     fn dispatch<A>(
         self: &Arc<Self>,
+        priority: Priority,
         enqueue: impl FnOnce() -> (Self::Request, A),
     ) -> Dispatch<Self, A> {
         let batcher = self.batcher();
@@ -65,7 +88,7 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
             return Dispatch::Direct(InFlightPermit { of: self.clone(), requests: 1, calls: 0 });
         }
         let (request, reply) = enqueue();
-        queue.waiting.push(request);
+        queue.waiting.0[priority as usize].push_back((Instant::now(), request));
         match queue.progress {
             Progress::None => {
                 drop(queue);
@@ -118,9 +141,38 @@ struct Queue<R> {
     /// is gone.
     unwritten: usize,
     progress: Progress,
-    waiting: Vec<R>,
+    waiting: Waiting<R>,
     /// A call of `flush` sends the waiting requests, and checks for more before it returns.
     is_flushing: bool,
+}
+
+/// By priority, with the time from which they wait.
+#[derive(Debug)]
+struct Waiting<R>([VecDeque<(Instant, R)>; 4]);
+
+impl<R> Waiting<R> {
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(VecDeque::is_empty)
+    }
+
+    /// The next ones, `most` at most. Those that have waited for too long have a quarter of the places at each priority:
+    /// they are not starved, and do not starve others.
+    fn take(&mut self, most: usize) -> Vec<R> {
+        let (now, mut taken) = (Instant::now(), Vec::new());
+        for (queue, patience) in self.0.iter_mut().zip(PATIENCE_BEHIND) {
+            let places = taken.len() + most / 4;
+            while taken.len() < places
+                && queue.front().is_some_and(|(since, _)| now.duration_since(*since) >= patience)
+            {
+                taken.extend(queue.pop_front());
+            }
+        }
+        for queue in &mut self.0 {
+            let count = queue.len().min(most - taken.len());
+            taken.extend(queue.drain(..count));
+        }
+        taken.into_iter().map(|(_, request)| request).collect()
+    }
 }
 
 /// Whether direct requests end, while others wait for that: to be sent together with more of them, which
@@ -146,7 +198,7 @@ impl<R> Batcher<R> {
             calls: 0,
             unwritten: 0,
             progress: Progress::Assumed,
-            waiting: Vec::new(),
+            waiting: Waiting(Default::default()),
             is_flushing: false,
         };
         Batcher { limits, queue: Mutex::new(queue) }
@@ -154,7 +206,7 @@ impl<R> Batcher<R> {
 
     /// Removes the requests that still wait for a permit, to fail them with the connection.
     pub fn take_waiting(&self) -> Vec<R> {
-        std::mem::take(&mut self.queue.lock().waiting)
+        self.queue.lock().waiting.take(usize::MAX)
     }
 }
 
@@ -181,7 +233,7 @@ impl<T: BatchTransport> Drop for AwaitingProgress<T> {
     }
 }
 
-/// Sends the requests that have waited longest, while there is a permit for a call.
+/// Sends waiting requests, while there is a permit for a call.
 ///
 /// On a runtime that has ended a call is dropped as it is spawned, and its permit calls `flush`
 /// again: that inner call returns at once, so that a long queue does not become a deep recursion.
@@ -216,12 +268,11 @@ fn next_call<T: BatchTransport>(transport: &Arc<T>, is_flushing: bool) -> Option
         return None;
     }
     queue.is_flushing = true;
-    let count = queue.waiting.len().min(batcher.limits.per_call);
-    queue.in_flight += count;
+    let requests = queue.waiting.take(batcher.limits.per_call);
+    queue.in_flight += requests.len();
     queue.calls += 1;
     queue.unwritten += 1;
-    let requests = queue.waiting.drain(..count).collect();
-    let permit = InFlightPermit { of: transport.clone(), requests: count, calls: 1 };
+    let permit = InFlightPermit { of: transport.clone(), requests: requests.len(), calls: 1 };
     Some(Call { requests, permit, order: SendOrderGuard(transport.clone()) })
 }
 
@@ -296,14 +347,18 @@ mod tests {
 
         /// A direct request; its permit.
         fn direct(self: &Arc<Self>) -> InFlightPermit<Connection> {
-            match self.dispatch(|| (0, ())) {
+            match self.dispatch(Priority::Attempt, || (0, ())) {
                 Dispatch::Direct(permit) => permit,
                 Dispatch::Batched(()) => panic!("not sent directly"),
             }
         }
 
         fn batched(self: &Arc<Self>, request: u32) {
-            assert!(matches!(self.dispatch(|| (request, ())), Dispatch::Batched(())));
+            self.batched_as(Priority::Attempt, request);
+        }
+
+        fn batched_as(self: &Arc<Self>, priority: Priority, request: u32) {
+            assert!(matches!(self.dispatch(priority, || (request, ())), Dispatch::Batched(())));
         }
 
         /// Lets the calls run until all of them wait, and ends `calls` of them.
@@ -374,6 +429,30 @@ mod tests {
         connection.batched(3);
         assert_eq!(connection.run(0).await, [vec![1, 2], vec![3]]);
         drop(connection.direct());
+    }
+
+    /// Behind releases without an end.
+    #[tokio::test(start_paused = true)]
+    async fn the_useful_goes_first_and_roll_backs_and_looks_are_not_starved() {
+        let limits = Limits { direct: 1, calls: 1, per_call: 4 };
+        let connection = Connection::new(limits, &Handle::current());
+        let _permit = connection.direct();
+        let held = || (0..4).for_each(|_| connection.batched_as(Priority::Held, 0));
+        held();
+        tokio::time::sleep(PATIENCE).await;
+        let all = [Priority::Look, Priority::RollBack, Priority::Attempt];
+        for (priority, request) in all.into_iter().zip(1..) {
+            (0..3).for_each(|_| connection.batched_as(priority, request));
+        }
+        let mut sent = Vec::new();
+        for tenth in 0..13 {
+            held();
+            let calls = connection.run(1).await.concat().into_iter();
+            sent.extend(calls.filter(|it| *it > 0).map(|it| (it, tenth)));
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        let of = |request| sent.iter().filter(move |it| it.0 == request).map(|it| it.1);
+        assert!(of(1).eq([2, 3, 4]) && of(2).eq([2, 3, 4]) && of(3).eq([10, 11, 12]), "{sent:?}");
     }
 
     /// A process with 10,000 waiters ended by a stack overflow when its runtime did.

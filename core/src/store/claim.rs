@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use uuid::Uuid;
 
+use super::batching::Priority;
 use crate::types::mode::Mode;
 use crate::types::name::LockName;
 use crate::types::options::Label;
@@ -86,6 +87,8 @@ pub struct Claim {
     owner: OwnerToken,
     if_busy: IfBusy,
     stage: AtomicU8,
+    /// Since its last attempt.
+    was_woken: AtomicBool,
     pub(crate) notify: Notify,
     runtime: Handle,
     /// Notifies the renewal worker of a held claim that was woken.
@@ -110,6 +113,7 @@ impl Claim {
             owner: OwnerToken::fresh(),
             if_busy,
             stage: AtomicU8::new(TRYING),
+            was_woken: AtomicBool::new(false),
             notify: Notify::new(),
             runtime,
             woken,
@@ -186,6 +190,7 @@ impl Claim {
     /// that the backend must release.
     pub fn wake(&self) -> bool {
         if self.stage.load(Ordering::SeqCst) == TRYING {
+            self.was_woken.store(true, Ordering::SeqCst);
             self.notify.notify_one();
         }
         // Checked again: a claim that became held meanwhile may have checked its notifier just before
@@ -220,6 +225,16 @@ impl Claim {
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.stage.load(Ordering::SeqCst) == HELD
+    }
+
+    /// The priority of its next attempt, which may confirm a grant if it was woken since the last.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        if self.was_woken.swap(false, Ordering::SeqCst) {
+            Priority::Held
+        } else {
+            Priority::Attempt
+        }
     }
 
     /// Whether the claim is over: released, lost or given up.

@@ -2,14 +2,21 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, Stream};
 use tokio::task::coop::{Unconstrained, unconstrained};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
+
+use super::written::Written;
+use crate::redlock::node_set::NodeSet;
+use crate::server::batch::Ticket;
 
 /// Requests under way, each with its node.
 pub(crate) struct FanOut<'a, T> {
+    pub(crate) written: Arc<Written>,
     unsent: Vec<AtNode<'a, T>>,
     in_flight: FuturesUnordered<AtNode<'a, T>>,
     replies: Vec<(usize, T)>,
@@ -17,6 +24,7 @@ pub(crate) struct FanOut<'a, T> {
 
 struct AtNode<'a, T> {
     node: usize,
+    ticket: Arc<dyn Ticket>,
     /// Exempt from tokio's cooperative budget: whatever else the task has done, the request is sent
     /// when it is polled.
     request: Unconstrained<Pin<Box<dyn Future<Output = T> + Send + 'a>>>,
@@ -27,18 +35,32 @@ impl<T> Future for AtNode<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let node = self.node;
-        Pin::new(&mut self.request).poll(cx).map(|reply| (node, reply))
+        let reply = Pin::new(&mut self.request).poll(cx);
+        if reply.is_ready() {
+            // It may be an error instead of being written: it is not waited for, either.
+            self.ticket.redeem();
+        }
+        reply.map(|reply| (node, reply))
     }
 }
 
 impl<'a, T> FanOut<'a, T> {
-    pub(crate) fn new() -> FanOut<'a, T> {
-        FanOut { unsent: Vec::new(), in_flight: FuturesUnordered::new(), replies: Vec::new() }
+    /// `needed` are a majority of the nodes.
+    pub(crate) fn new(needed: usize) -> FanOut<'a, T> {
+        let (written, in_flight) = (Written::new(needed), FuturesUnordered::new());
+        FanOut { written, unsent: Vec::new(), in_flight, replies: Vec::new() }
     }
 
     /// Adds a request, to be sent by the next call of [`send`](Self::send) or [`next`](Self::next).
-    pub(crate) fn ask(&mut self, node: usize, request: impl Future<Output = T> + Send + 'a) {
-        self.unsent.push(AtNode { node, request: unconstrained(Box::pin(request)) });
+    pub(crate) fn ask<F>(&mut self, node: usize, request: impl FnOnce(Arc<dyn Ticket>) -> F)
+    where
+        F: Future<Output = T> + Send + 'a,
+    {
+        let ticket = self.written.ticket(node);
+        let request = unconstrained(
+            Box::pin(request(ticket.clone())) as Pin<Box<dyn Future<Output = T> + Send + 'a>>
+        );
+        self.unsent.push(AtNode { node, ticket, request });
     }
 
     /// Sends all requests, unless `guard` returns `None`; whether they were sent.
@@ -83,9 +105,23 @@ impl<'a, T> FanOut<'a, T> {
         .await
     }
 
-    /// Like [`next`](Self::next); `None` also at the deadline.
-    pub(crate) async fn next_by(&mut self, deadline: Instant) -> Option<(usize, T)> {
-        timeout_at(deadline, self.next()).await.ok().flatten()
+    /// Like [`next`](Self::next); `None` also `limit` after a majority of the requests was written, or after `asked`.
+    pub(crate) async fn next_within(
+        &mut self,
+        asked: Instant,
+        limit: Duration,
+    ) -> Option<(usize, T)> {
+        let written = self.written.clone();
+        tokio::select! {
+            biased;
+            reply = self.next() => reply,
+            () = written.overdue(asked, limit) => None,
+        }
+    }
+
+    /// The nodes that have not replied to what was written to them.
+    pub(crate) fn silent(&self) -> NodeSet {
+        NodeSet::of(self.pending()) & self.written.nodes()
     }
 
     /// The nodes of the requests whose reply [`next`](Self::next) has not returned.
@@ -109,10 +145,10 @@ mod tests {
     #[tokio::test]
     async fn requests_are_sent_under_the_guard_or_not_at_all() {
         let (state, sent) = (Mutex::new(()), AtomicUsize::new(0));
-        let mut fan_out = FanOut::new();
+        let mut fan_out = FanOut::new(2);
         for node in 0..3 {
             let (state, sent) = (&state, &sent);
-            fan_out.ask(node, async move {
+            fan_out.ask(node, |_| async move {
                 assert!(state.try_lock().is_err(), "a release could be sent first");
                 sent.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;

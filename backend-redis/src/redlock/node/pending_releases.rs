@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{Moment, Result};
 use futures_util::{StreamExt, stream};
@@ -10,7 +11,7 @@ use redis::Value;
 use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::Keys;
 use crate::redlock::scripts::QUORUM;
-use crate::server::batch::BatchingNode;
+use crate::server::batch::{BatchingNode, Ticket};
 
 /// Concurrent releases at one node: enough to keep it busy, few enough not to delay other requests.
 const AT_ONCE: usize = 100;
@@ -40,7 +41,7 @@ impl PendingReleases {
         let sending = stream::iter(open).map(async |release| {
             let PendingRelease { keys, identity, waiter, .. } = &release;
             let (identity, kind) = (identity.as_bytes(), ReleaseKind::Leave);
-            if release_round(batches, keys, identity, waiter, kind).await.is_err() {
+            if release_round(batches, None, keys, identity, waiter, kind).await.is_err() {
                 self.push(release);
             }
         });
@@ -53,8 +54,8 @@ impl PendingReleases {
 pub(crate) enum ReleaseKind<'a> {
     /// The claim's own; its waiter leaves the queue.
     Leave,
-    /// The claim's own; its waiter stays queued with this arrival.
-    KeepWaiting(&'a str),
+    /// The claim's own, of a round that was not won; its waiter stays queued with this arrival, unless that is empty.
+    RollBack(&'a str),
     /// An operator's: `evict` or `take`.
     Evict(&'a [u8]),
 }
@@ -62,6 +63,7 @@ pub(crate) enum ReleaseKind<'a> {
 /// Removes a round from a node, and its waiter unless that stays; whether the round was there.
 pub(crate) async fn release_round(
     batches: &Arc<BatchingNode>,
+    ticket: Option<Arc<dyn Ticket>>,
     keys: &Keys,
     identity: &[u8],
     waiter: &str,
@@ -70,9 +72,13 @@ pub(crate) async fn release_round(
     let waiter = waiter.as_bytes();
     let values: &[&[u8]] = match kind {
         ReleaseKind::Leave => &[identity, waiter, b""],
-        ReleaseKind::KeepWaiting(arrival) => &[identity, waiter, arrival.as_bytes()],
+        ReleaseKind::RollBack(arrival) => &[identity, waiter, arrival.as_bytes()],
         ReleaseKind::Evict(how) => &[identity, waiter, b"", how],
     };
     let call = ScriptCall { script: &QUORUM.free, keys: &keys.all(), values };
-    Ok(batches.call(call).await? == Value::Int(1))
+    let priority = match kind {
+        ReleaseKind::RollBack(_) => Priority::RollBack,
+        ReleaseKind::Leave | ReleaseKind::Evict(_) => call.script.priority,
+    };
+    Ok(batches.call(call, priority, ticket).await? == Value::Int(1))
 }

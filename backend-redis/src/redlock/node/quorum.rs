@@ -18,6 +18,7 @@ use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::clocks::Offset;
 use crate::redlock::rules::token;
 use crate::redlock::rules::votes::{Vote, majority};
+use crate::server::batch::Ticket;
 
 #[derive(Debug)]
 pub(crate) struct Quorum {
@@ -94,15 +95,21 @@ impl Quorum {
         self.view.clock.now()
     }
 
-    /// The nodes that can be asked at `now`; an error when they are too few.
-    pub(crate) fn electorate(&self, now: Moment) -> Result<Electorate> {
+    /// The nodes that can be asked at `now`; an error when they are too few. Those with something of earlier rounds of
+    /// the claim are `left_out`: they would reject it for that.
+    pub(crate) fn electorate(
+        &self,
+        now: Moment,
+        left_out: impl Fn(usize) -> Option<Error>,
+    ) -> Result<Electorate> {
         let agreement = match self.view.agreement() {
             Ok(agreement) => agreement,
             Err(offsets) => return Err(self.clocks_disagree(&offsets)),
         };
         let mut reports = Vec::with_capacity(self.members.len());
         let mut eligible = Vec::with_capacity(self.members.len());
-        for (request, agrees) in self.vote_requests().into_iter().zip(&agreement.members) {
+        let requests = self.vote_requests().into_iter().zip(&agreement.members);
+        for (node, (request, agrees)) in requests.enumerate() {
             let request = match request {
                 Ok(_) if !agrees => Err(Error::new(
                     ErrorKind::Unreachable,
@@ -111,7 +118,7 @@ impl Quorum {
                         self.view.tolerance
                     ),
                 )),
-                request => request,
+                request => request.and_then(|it| left_out(node).map_or(Ok(it), Err)),
             };
             reports.push(match &request {
                 Ok(_) => NodeReport::NoAnswer,
@@ -182,15 +189,15 @@ impl Quorum {
         &'a self,
         mut reports: Vec<NodeReport>,
         patience: u32,
-        request: impl Fn(&'a Member) -> F,
+        request: impl Fn(&'a Member, Arc<dyn Ticket>) -> F,
     ) -> Result<Vec<T>>
     where
         F: Future<Output = Result<T>> + Send,
     {
-        let mut fan_out = FanOut::new();
+        let mut fan_out = FanOut::new(self.majority());
         for (node, member) in self.members.iter().enumerate() {
             if let NodeReport::NoAnswer = reports[node] {
-                fan_out.ask(node, request(member));
+                fan_out.ask(node, |ticket| request(member, ticket));
             }
         }
         let (asked, mut replies) = (Instant::now(), Vec::new());
@@ -198,7 +205,7 @@ impl Quorum {
             let open = replies.len()..replies.len() + fan_out.pending().count();
             let limit = self.node_timeout
                 * if open.contains(&(self.majority() - 1)) { patience } else { 1 };
-            let Some((node, reply)) = fan_out.next_by(asked + limit).await else { break };
+            let Some((node, reply)) = fan_out.next_within(asked, limit).await else { break };
             match reply {
                 Ok(reply) => {
                     self.members[node].record_reply(self.now());
@@ -214,7 +221,7 @@ impl Quorum {
 
     /// Suspects the nodes that did not reply while others did.
     pub(crate) fn suspect_silent<T>(&self, requests: &FanOut<'_, T>) {
-        requests.pending().for_each(|node| self.members[node].suspect(self.now()));
+        requests.silent().iter().for_each(|node| self.members[node].suspect(self.now()));
     }
 
     /// The error for too few nodes: retryable, unless that many have failed for good.

@@ -2,24 +2,30 @@
 
 use std::sync::Arc;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::{Mode, Result};
 use redis::Value;
+use tokio::time::Instant;
 
+use super::release::WAITER_TTL;
 use super::state::{Grant, Phase, Possession, QuorumClaim, read_bool};
 use crate::protocol::identity::{of_round, ttl_of};
 use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::monitor::VoteRequest;
 use crate::redlock::node::quorum::{Electorate, EligibleNodes, NodeReport};
+use crate::redlock::node::written::Written;
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::rejections::{Rejection, Rejections};
 use crate::redlock::rules::votes::{self, Poll, Settled, Vote};
 use crate::redlock::scripts::QUORUM;
+use crate::server::batch::Ticket;
 
 /// What the requests of one round have in common.
 pub(super) struct Round {
     pub(super) identity: Arc<str>,
     proposal: String,
     arrival: String,
+    priority: Priority,
 }
 
 /// The result of a round.
@@ -55,21 +61,23 @@ impl QuorumClaim {
         self: &Arc<Self>,
         electorate: &mut Electorate,
     ) -> RoundOutcome {
+        let late_votes = FanOut::new(self.quorum.majority());
         let mut outcome = RoundOutcome {
-            round: self.begin_round(electorate),
+            round: self.begin_round(electorate, &late_votes.written),
             votes: vec![Vote::Absent; self.quorum.members.len()],
             rejections: Rejections::default(),
-            late_votes: FanOut::new(),
+            late_votes,
             token: None,
         };
         for (node, request) in electorate.eligible.iter() {
             outcome.votes[node] = Vote::Pending;
-            let vote = self.clone().vote(node, request.clone(), outcome.round.clone());
-            outcome.late_votes.ask(node, vote);
+            let (request, round) = (request.clone(), outcome.round.clone());
+            outcome.late_votes.ask(node, |ticket| self.clone().vote(node, request, ticket, round));
         }
-        let deadline = self.deadline();
+        let asked = Instant::now();
         while votes::is_open(&outcome.votes)
-            && let Some((node, reply)) = outcome.late_votes.next_by(deadline).await
+            && let Some((node, reply)) =
+                outcome.late_votes.next_within(asked, self.quorum.node_timeout).await
         {
             outcome.votes[node] = match reply {
                 Ok(VoteReply::Yes(token)) => {
@@ -96,7 +104,7 @@ impl QuorumClaim {
         outcome
     }
 
-    fn begin_round(&self, electorate: &Electorate) -> Arc<Round> {
+    fn begin_round(&self, electorate: &Electorate, written: &Arc<Written>) -> Arc<Round> {
         let was_evicted = self.quorum.view.waiters.begin_round(&self.claim);
         let mut state = self.state();
         state.rounds += 1;
@@ -106,14 +114,17 @@ impl QuorumClaim {
         }
         let arrival = *state.arrival.get_or_insert_with(|| electorate.arrival());
         let identity: Arc<str> = of_round(&self.waiter, state.rounds).into();
-        state.phase = Phase::Voting(identity.clone());
-        let nodes = electorate.eligible.nodes();
-        state.add_residue(&identity, nodes);
-        if self.queues() {
-            state.queued_at |= nodes;
+        if let Phase::Releasing(_) = state.phase {
+            // Nothing is requested any more.
+            written.end();
+        } else {
+            state.phase = Phase::Voting(identity.clone());
+            let ends = self.quorum.now() + self.claim.ttl().max(WAITER_TTL);
+            state.add_residue(&identity, electorate.eligible.nodes(), ends);
+            state.votes = Some((identity.clone(), written.clone()));
         }
         let (proposal, arrival) = (electorate.proposal().to_string(), arrival.to_string());
-        Arc::new(Round { identity, proposal, arrival })
+        Arc::new(Round { identity, proposal, arrival, priority: self.claim.priority() })
     }
 
     /// Requests one node's vote.
@@ -121,6 +132,7 @@ impl QuorumClaim {
         self: Arc<Self>,
         node: usize,
         request: VoteRequest,
+        ticket: Arc<dyn Ticket>,
         round: Arc<Round>,
     ) -> Result<VoteReply> {
         let number = match self.claim.mode() {
@@ -136,7 +148,8 @@ impl QuorumClaim {
             if self.queues() { &*self.waiter } else { "" },
             &*round.arrival,
         ];
-        self.call(node, &request, &QUORUM.vote, values, VoteReply::read).await
+        self.call(node, &request, (ticket, round.priority), &QUORUM.vote, values, VoteReply::read)
+            .await
     }
 
     /// The vote that a node's rejection counts as.
@@ -196,16 +209,16 @@ impl QuorumClaim {
     ) {
         let Electorate { eligible, reports, .. } = electorate;
         let RoundOutcome { round, votes, .. } = outcome;
-        let mut fan_out = FanOut::new();
+        let mut fan_out = FanOut::new(self.quorum.majority());
         for (node, request) in eligible.iter() {
             if matches!(votes[node], Vote::Yes(its) if its < token) {
                 votes[node] = Vote::Pending;
-                fan_out.ask(node, self.raise(node, request, round, token));
+                fan_out.ask(node, |ticket| self.raise(node, request, ticket, round, token));
             }
         }
-        let deadline = self.deadline();
+        let asked = Instant::now();
         while votes::settled(votes, token) == Settled::Open
-            && let Some((node, reply)) = fan_out.next_by(deadline).await
+            && let Some((node, reply)) = fan_out.next_within(asked, self.quorum.node_timeout).await
         {
             votes[node] = match reply {
                 Ok(true) => Vote::Yes(token),
@@ -224,11 +237,12 @@ impl QuorumClaim {
         &self,
         node: usize,
         request: &VoteRequest,
+        ticket: Arc<dyn Ticket>,
         round: &Round,
         token: u64,
     ) -> Result<bool> {
         let values = [&*request.record, &*round.identity, &*token.to_string()];
-        self.call(node, request, &QUORUM.raise, values, read_bool).await
+        self.call(node, request, (ticket, Priority::Held), &QUORUM.raise, values, read_bool).await
     }
 }
 

@@ -7,6 +7,8 @@ use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, FencingToken, ReleaseOutcome, RenewOutcome, Residue,
     Result, lease_end,
 };
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::state::{Grant, Phase, QuorumClaim};
 use crate::protocol::identity::{ClientId, Keys, identity};
@@ -32,6 +34,8 @@ impl RedlockAcquisition {
             waiter: identity(&claim, client, 1).into(),
             claim,
             state: Mutex::default(),
+            left: Notify::new(),
+            rolled_back: Notify::new(),
         };
         RedlockAcquisition { shared: Arc::new(shared) }
     }
@@ -55,10 +59,11 @@ impl Acquisition for RedlockAcquisition {
     async fn attempt(&self) -> Result<AttemptOutcome> {
         let shared = &self.shared;
         let quorum = &shared.quorum;
-        // What nodes may still have of earlier rounds would block this one.
-        shared.roll_back().await;
+        if shared.roll_back() {
+            shared.until_rolled_back().await;
+        }
         let sent = quorum.now();
-        let mut electorate = quorum.electorate(sent)?;
+        let mut electorate = quorum.electorate(sent, |node| shared.state().left_out(node))?;
         let outcome = shared.request_votes(&mut electorate).await;
         if let Some(token) = outcome.token {
             let valid_until = lease_end(sent, shared.claim.ttl());
@@ -72,7 +77,7 @@ impl Acquisition for RedlockAcquisition {
             shared.collect_late_votes(outcome.late_votes, grant);
             return Ok(AttemptOutcome::Granted { token: FencingToken::new(token), valid_until });
         }
-        shared.roll_back().await;
+        shared.roll_back();
         if !votes::is_busy(&outcome.votes) {
             return Err(quorum.no_quorum(&electorate.reports));
         }
@@ -101,8 +106,8 @@ impl Acquisition for RedlockAcquisition {
             Some(requests) => requests,
             None => shared.release_all().await,
         };
-        let deadline = shared.deadline();
-        while let Some((node, reply)) = requests.next_by(deadline).await {
+        let asked = Instant::now();
+        while let Some((node, reply)) = requests.next_within(asked, quorum.node_timeout).await {
             match reply {
                 Ok((identity, had_it)) => shared.record_release(node, &identity, had_it),
                 Err(error) => reports[node] = NodeReport::Failed(error),

@@ -1,10 +1,12 @@
 //! The extension of a held lock, by a majority.
 
-use std::time::Duration;
+use std::sync::Arc;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::{RenewOutcome, Result, lease_end};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
+use super::release::STRAGGLER_GRACE;
 use super::state::{Grant, Phase, Possession, QuorumClaim, read_bool};
 use crate::protocol::identity::ttl_of;
 use crate::redlock::node::fan_out::FanOut;
@@ -12,9 +14,7 @@ use crate::redlock::node::monitor::VoteRequest;
 use crate::redlock::node::quorum::{Electorate, NodeReport};
 use crate::redlock::rules::votes::{self, Extension, Vote};
 use crate::redlock::scripts::QUORUM;
-
-/// How long the last replies are waited for, once a majority has extended the lock.
-const STRAGGLER_GRACE: Duration = Duration::from_millis(20);
+use crate::server::batch::Ticket;
 
 impl QuorumClaim {
     /// Extends the grant on a majority.
@@ -25,30 +25,39 @@ impl QuorumClaim {
             Phase::Idle | Phase::Voting(_) | Phase::Releasing(_) => return Ok(RenewOutcome::Lost),
         };
         let sent = quorum.now();
-        let Electorate { eligible, mut reports, .. } = quorum.electorate(sent)?;
+        let Electorate { eligible, mut reports, .. } = quorum.electorate(sent, |_| None)?;
         let ttl = if self.claim.is_fixed_lease() { "0" } else { ttl_of(&self.waiter) };
-        let mut fan_out = FanOut::new();
+        // A vote must not come after what reinstalls it.
+        for node in self.state().end_votes(self.queues()).iter() {
+            grant.possession()[node] = Possession::No;
+        }
+        let mut fan_out = FanOut::new(quorum.majority());
         let mut votes = vec![Vote::Absent; quorum.members.len()];
         for (node, request) in eligible.iter() {
             votes[node] = Vote::Pending;
-            fan_out.ask(node, self.extend(node, request, &grant, ttl));
+            fan_out.ask(node, |ticket| self.extend(node, request, ticket, &grant, ttl));
         }
+        let written = fan_out.written.clone();
         let while_granted = || {
             let mut state = self.state();
+            state.extension = Some(written.clone());
             state.may_extend(&grant.identity, eligible.nodes()).then_some(state)
         };
         if !fan_out.send(while_granted).await {
             return Ok(RenewOutcome::Lost);
         }
-        let mut deadline = self.deadline();
+        let (asked, mut kept_at) = (Instant::now(), None);
         loop {
-            match votes::extension(&votes) {
-                Extension::Open => {}
+            let reply = match votes::extension(&votes) {
+                Extension::Open => fan_out.next_within(asked, quorum.node_timeout).await,
                 // The caller can wait a little, and the other replies show where to reinstall it.
-                Extension::Kept => deadline = deadline.min(Instant::now() + STRAGGLER_GRACE),
+                Extension::Kept => {
+                    let kept_at = *kept_at.get_or_insert_with(Instant::now);
+                    timeout_at(kept_at + STRAGGLER_GRACE, fan_out.next()).await.ok().flatten()
+                }
                 Extension::Lost | Extension::Unknown => break,
-            }
-            let Some((node, reply)) = fan_out.next_by(deadline).await else { break };
+            };
+            let Some((node, reply)) = reply else { break };
             votes[node] = match reply {
                 Ok(true) => {
                     if let Some(request) = eligible.get(node) {
@@ -103,12 +112,13 @@ impl QuorumClaim {
         &self,
         node: usize,
         request: &VoteRequest,
+        ticket: Arc<dyn Ticket>,
         grant: &Grant,
         ttl: &str,
     ) -> Result<bool> {
         let may_reinstall = grant.may_reinstall(node, &request.incarnation);
         let mode = if may_reinstall { "plant" } else { "" };
         let values = [&*request.record, &*grant.identity, ttl, &*grant.token, mode];
-        self.call(node, request, &QUORUM.extend, values, read_bool).await
+        self.call(node, request, (ticket, Priority::Held), &QUORUM.extend, values, read_bool).await
     }
 }

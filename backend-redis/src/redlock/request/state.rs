@@ -3,12 +3,14 @@
 //! Each round has an identity of its own, which is never requested again once it was released: a
 //! release that arrives late must not delete what a later round acquired.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 
+use fencelock_core::batching::Priority;
 use fencelock_core::sync::Mutex;
-use fencelock_core::{Claim, Error, ErrorKind, IfBusy, Result};
+use fencelock_core::{Claim, Error, ErrorKind, IfBusy, Moment, Result};
 use redis::Value;
-use tokio::time::Instant;
+use tokio::sync::Notify;
 
 use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
@@ -17,9 +19,11 @@ use crate::protocol::script::Script;
 use crate::redlock::node::fan_out::FanOut;
 use crate::redlock::node::monitor::VoteRequest;
 use crate::redlock::node::quorum::Quorum;
+use crate::redlock::node::written::Written;
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::incarnation;
 use crate::redlock::rules::release_tally::{ReleaseTally, WasHeld};
+use crate::server::batch::Ticket;
 
 /// One claim on a quorum.
 pub(super) struct QuorumClaim {
@@ -29,6 +33,10 @@ pub(super) struct QuorumClaim {
     /// The claim's identity in the nodes' queues.
     pub(super) waiter: Arc<str>,
     pub(super) state: Mutex<State>,
+    /// A round has left something behind, for the task that rolls back.
+    pub(super) left: Notify,
+    /// A node has rolled back.
+    pub(super) rolled_back: Notify,
 }
 
 #[derive(Default)]
@@ -43,9 +51,15 @@ pub(super) struct State {
     pub(super) residues: Vec<RoundResidue>,
     /// The nodes in whose queues the waiter may be.
     pub(super) queued_at: NodeSet,
-    /// A task repeats the roll-back at nodes that have not confirmed it. It is not a phase: the next
-    /// round starts meanwhile.
-    pub(super) is_rolling_back: bool,
+    /// The last round, with what was written of its requests; none once that is settled.
+    pub(super) votes: Option<(Arc<str>, Arc<Written>)>,
+    /// What the task that rolls back has written, from its start to its end or the grant. It is not a phase: the next
+    /// round starts meanwhile, at nodes that have nothing of earlier ones. So a node has one roll-back at most under way.
+    pub(super) roll_backs: Option<Arc<Written>>,
+    /// Why nodes have not rolled back.
+    pub(super) refusals: BTreeMap<usize, Error>,
+    /// The requests of the last extension.
+    pub(super) extension: Option<Arc<Written>>,
 }
 
 /// What the claim does on the quorum:
@@ -74,6 +88,8 @@ pub(super) enum Phase {
 pub(super) struct RoundResidue {
     pub(super) identity: Arc<str>,
     pub(super) nodes: NodeSet,
+    /// By then it has ended by itself, unless it was granted.
+    pub(super) ends: Moment,
 }
 
 /// What a won round was granted.
@@ -143,10 +159,13 @@ impl Phase {
 
 impl State {
     /// Records that `nodes` may have something of the round.
-    pub(super) fn add_residue(&mut self, identity: &Arc<str>, nodes: NodeSet) {
+    pub(super) fn add_residue(&mut self, identity: &Arc<str>, nodes: NodeSet, ends: Moment) {
         match self.residues.iter_mut().find(|residue| residue.identity == *identity) {
-            Some(residue) => residue.nodes |= nodes,
-            None => self.residues.push(RoundResidue { identity: identity.clone(), nodes }),
+            Some(residue) => {
+                residue.nodes |= nodes;
+                residue.ends = residue.ends.max(ends);
+            }
+            None => self.residues.push(RoundResidue { identity: identity.clone(), nodes, ends }),
         }
     }
 
@@ -156,6 +175,35 @@ impl State {
             residue.nodes.remove(node);
         }
         self.residues.retain(|residue| !residue.nodes.is_empty());
+    }
+
+    /// The requests of the last round that are not written never will be, and leave nothing behind. At which nodes.
+    pub(super) fn end_votes(&mut self, queues: bool) -> NodeSet {
+        let mut unwritten = NodeSet::default();
+        let Some((identity, written)) = self.votes.take() else { return unwritten };
+        let nodes = written.end();
+        for residue in self.residues.iter_mut().filter(|residue| residue.identity == identity) {
+            unwritten |= residue.nodes - nodes;
+            residue.nodes = residue.nodes & nodes;
+        }
+        self.residues.retain(|residue| !residue.nodes.is_empty());
+        if queues {
+            self.queued_at |= nodes;
+        }
+        unwritten
+    }
+
+    /// The nodes that may have something of earlier rounds, which would block the next one.
+    pub(super) fn left_at(&self) -> NodeSet {
+        self.residues.iter().fold(NodeSet::default(), |all, residue| all | residue.nodes)
+    }
+
+    /// Why `node` is not asked in the next round, if it may have something of an earlier one.
+    pub(super) fn left_out(&self, node: usize) -> Option<Error> {
+        let message = "it has yet to roll back an earlier round of this claim";
+        let refusal = || self.refusals.get(&node).cloned();
+        let why = || refusal().unwrap_or_else(|| Error::new(ErrorKind::Unreachable, message));
+        self.left_at().contains(node).then(why)
     }
 
     /// Records that `node` has rolled a round back. Once a release has begun, only the reply to that
@@ -171,13 +219,18 @@ impl State {
         let is_granted =
             matches!(&self.phase, Phase::Granted(grant) if grant.identity == *identity);
         if is_granted {
-            self.add_residue(identity, nodes);
+            self.add_residue(identity, nodes, Moment::NEVER);
         }
         is_granted
     }
 
     /// Begins the release of everything that nodes may have, or prepares to repeat it.
-    pub(super) fn begin_release(&mut self, waiter: &str) {
+    pub(super) fn begin_release(&mut self, waiter: &str, queues: bool) {
+        self.end_votes(queues);
+        // What came after it would queue the waiter, or reinstall the grant again.
+        for written in [self.roll_backs.take(), self.extension.take()].into_iter().flatten() {
+            written.end();
+        }
         let granted = match &self.phase {
             Phase::Idle | Phase::Voting(_) => None,
             Phase::Granted(grant) => Some(grant.identity.clone()),
@@ -195,7 +248,7 @@ impl State {
         // Any round's release also removes the waiter from the queue.
         let queued_at = std::mem::take(&mut self.queued_at);
         if !queued_at.is_empty() {
-            self.add_residue(&of_round(waiter, self.rounds).into(), queued_at);
+            self.add_residue(&of_round(waiter, self.rounds).into(), queued_at, Moment::NEVER);
         }
     }
 }
@@ -229,10 +282,6 @@ impl QuorumClaim {
         self.state.lock()
     }
 
-    pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + self.quorum.node_timeout
-    }
-
     pub(super) fn queues(&self) -> bool {
         self.claim.if_busy() == IfBusy::Queue
     }
@@ -242,6 +291,7 @@ impl QuorumClaim {
         &self,
         node: usize,
         request: &VoteRequest,
+        (ticket, priority): (Arc<dyn Ticket>, Priority),
         script: &'static Script,
         values: [&str; N],
         read: impl FnOnce(&Value) -> Option<T>,
@@ -250,7 +300,7 @@ impl QuorumClaim {
         let [lock, queue, token] = self.keys.all();
         let keys = &[lock, queue, token, incarnation::KEY];
         let call = ScriptCall { script, keys, values: &values.map(str::as_bytes) };
-        let reply = member.batches.call(call).await?;
+        let reply = member.batches.call(call, priority, Some(ticket)).await?;
         if reply == Value::Int(-1) {
             member.incarnation_changed(request);
             let message = "it has lost its data, or belongs to another set of nodes";
@@ -282,7 +332,7 @@ mod tests {
     fn waiting() -> (State, Arc<str>) {
         let round: Arc<str> = of_round(WAITER, 1).into();
         let mut state = State { rounds: 1, ..State::default() };
-        state.add_residue(&round, NodeSet::of([0]));
+        state.add_residue(&round, NodeSet::of([0]), Moment::NEVER);
         state.queued_at = NodeSet::of([0, 1, 2]);
         (state, round)
     }
@@ -291,8 +341,8 @@ mod tests {
     fn a_late_reply_to_a_roll_back_does_not_end_the_release_of_the_queue_entry() {
         let (mut state, round) = waiting();
         // The roll-back that keeps the waiter queued was sent to node 0; its reply is under way.
-        state.begin_release(WAITER);
-        // As `collect_rollback` does when it arrives.
+        state.begin_release(WAITER, true);
+        // As `keep_rolling_back` does when it arrives.
         state.rolled_back(&round, 0);
         let left = state.residues.iter().fold(NodeSet::default(), |all, one| all | one.nodes);
         assert!(left.contains(0), "the waiter may still be in node 0's queue: {left:?}");
@@ -307,7 +357,7 @@ mod tests {
         state.phase = Phase::Granted(Arc::new(grant));
         assert!(state.may_extend(&round, NodeSet::of([1])));
         assert!(state.residues[0].nodes == NodeSet::of([0, 1]), "to be released there, too");
-        state.begin_release(WAITER);
+        state.begin_release(WAITER, true);
         assert!(!state.may_extend(&round, NodeSet::of([1])));
     }
 }

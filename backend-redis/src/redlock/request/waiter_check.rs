@@ -26,9 +26,9 @@ pub(crate) async fn check(
     let mut values = vec![client.as_str().as_bytes()];
     values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
     let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
-    let reports = quorum.electorate(quorum.now())?.reports;
-    let request = async |member: &Member| {
-        let reply = member.batches.call(call).await?;
+    let reports = quorum.electorate(quorum.now(), |_| None)?.reports;
+    let request = async |member: &Member, ticket| {
+        let reply = member.batches.call(call, call.script.priority, Some(ticket)).await?;
         read_waiter_check(&reply).ok_or_else(|| protocol_error("check_waiters"))
     };
     let replies = quorum.ask(reports, 1, request).await?;
