@@ -42,7 +42,7 @@ impl PostgresAcquisition {
     pub(crate) async fn renew(&self) -> Result<RenewOutcome> {
         let sent = self.store.clock.now();
         let asked =
-            self.store.server.ask(Request::Renew(self.of.clone(), self.lease()), Priority::Held);
+            self.store.server.ask(Request::Renew(self.of.clone(), self.lease()), Priority::Renewal);
         match asked.await? {
             Answer::There(is_held) => Ok(self.renewed(is_held, sent)),
             _ => Err(protocol_error("renew_1")),

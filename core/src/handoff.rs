@@ -164,18 +164,16 @@ impl Waiter {
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
-        let (contention, held_at) = {
+        let (contention, held) = {
             let state = self.group.state.lock();
-            (state.contention.as_ref().map(|(_, observed)| observed.clone()), state.held_at)
+            (state.contention.as_ref().map(|(_, observed)| observed.clone()), state.held)
         };
         let Some(observed) = contention else { return not_granted(limit) };
         let wait = observed.get().map(|wait| &**wait);
         // By a turn since this waiter came; the answer to the next request may be on its way.
-        let was_held = held_at.is_some_and(|at| at >= self.since);
-        if was_held && wait.is_none_or(|wait| wait.expects_answer(self.client.now())) {
-            return not_granted(limit);
-        }
-        timed_out(limit, wait)
+        let took = held.filter(|(at, _)| *at >= self.since).map(|(_, took)| took);
+        let is_expected = |took| wait.is_none_or(|it| it.expects_answer(self.client.now(), took));
+        if took.is_some_and(is_expected) { not_granted(limit) } else { timed_out(limit, wait) }
     }
 }
 

@@ -30,9 +30,11 @@ impl ClientId {
         &self.0
     }
 
-    /// What the IDs of all clients with the same prefix begin with.
-    pub(crate) fn prefix(&self) -> &str {
-        self.0.rsplit_once('@').map_or("", |(prefix, _)| prefix)
+    /// Whether it has the form of an ID of this library, which hardly any other channel's name has.
+    pub(crate) fn is_well_formed(&self) -> bool {
+        let is_hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let number = self.0.rsplit_once('@').map(|(_, number)| number.as_bytes());
+        number.is_some_and(|it| it.len() == 16 && it.iter().copied().all(is_hex))
     }
 }
 
@@ -201,6 +203,10 @@ mod tests {
         let client = ClientId::fresh("my locks:\t");
         assert!(client.as_str().starts_with("my%20locks:%09@"), "{client:?}");
         assert_ne!(client, ClientId::fresh("my locks:\t"));
+        assert!(client.is_well_formed() && ClientId::fresh("").is_well_formed());
+        let others =
+            ["payments", "@", "p@0123456789abcde", "p@0123456789abcdeF", "0123456789abcdef"];
+        assert!(others.iter().all(|other| !ClientId(other.to_string()).is_well_formed()));
     }
 
     proptest! {

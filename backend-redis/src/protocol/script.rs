@@ -34,7 +34,8 @@ impl Script {
     fn new(name: &'static str, text: String) -> Script {
         let digest = redis::Script::new(&text).get_hash().to_owned();
         let priority = match name {
-            "release" | "free" | "renew" | "extend" | "downgrade" | "raise" => Priority::Held,
+            "renew" | "extend" => Priority::Renewal,
+            "release" | "free" | "downgrade" | "raise" => Priority::Held,
             "check_waiters" => Priority::Look,
             _ => Priority::Attempt,
         };

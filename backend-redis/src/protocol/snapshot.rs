@@ -6,7 +6,7 @@ use fencelock_core::{FencingToken, Label, Mode, Participant, ParticipantId, Snap
 use redis::Value;
 use sha2::{Digest, Sha256};
 
-use super::identity::{ClientId, Identity};
+use super::identity::Identity;
 
 /// Cap on reported holders and waiters: the script blocks the server while it runs.
 pub(crate) const MOST: &str = "1000";
@@ -151,18 +151,15 @@ impl LockContents {
         )
     }
 
-    /// The value of the participant `who` of an earlier snapshot, if it is still there, and how the scripts remove it
-    /// for `operator`: what another program wrote, however much it looks like a claim, may name nobody that can be notified.
-    pub(crate) fn evicted(
-        &self,
-        who: &ParticipantId,
-        operator: &ClientId,
-    ) -> Option<(&[u8], &'static [u8])> {
+    /// The value of the participant `who` of an earlier snapshot, if it is still there, and how the scripts remove it.
+    /// A client of any prefix is notified, or its eviction denied, for it goes on with its work until then. What another
+    /// program wrote, however much it looks like a claim, chooses no channel that is published to.
+    pub(crate) fn evicted(&self, who: &ParticipantId) -> Option<(&[u8], &'static [u8])> {
         let holders = self.holders.iter().map(|holder| &holder.value);
         let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
         let value = all.find(|value| id(value) == *who)?;
-        let own = Identity::parse(value).filter(|it| it.client.prefix() == operator.prefix());
-        Some((value, if own.is_some() { b"evict" } else { b"take" }))
+        let client = Identity::parse(value).filter(|it| it.client.is_well_formed());
+        Some((value, if client.is_some() { b"evict" } else { b"take" }))
     }
 }
 

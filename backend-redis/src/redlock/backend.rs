@@ -85,7 +85,7 @@ impl DistributedLock for QuorumStore {
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let seen = self.inspect_all(&keys).await?;
-        let found = seen.iter().find_map(|seen| seen.evicted(who, &self.client));
+        let found = seen.iter().find_map(|seen| seen.evicted(who));
         let Some((value, how)) = found else {
             return Ok(ReleaseOutcome::Absent);
         };

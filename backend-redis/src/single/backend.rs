@@ -89,7 +89,7 @@ impl DistributedLock for Store {
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
         let contents = self.contents(&keys).await?;
-        match contents.evicted(who, &self.client) {
+        match contents.evicted(who) {
             Some((value, how)) => self.release(&keys, &[value, how]).await,
             None => Ok(ReleaseOutcome::Absent),
         }

@@ -72,4 +72,8 @@ pub(crate) async fn what_another_program_wrote(locks: &Locks, nodes: &[TestRedis
         assert!(removed.expect(value), "{value} was there");
         release(until_granted(waiter).await).await;
     }
+    for node in nodes {
+        let denied = redis_command(node, &["ACL", "LOG"]).await;
+        assert!(!denied.contains("elsewhere"), "who writes a lock chose a channel: {denied}");
+    }
 }

@@ -172,15 +172,3 @@ async fn what_another_program_wrote_is_shown_and_evicted() {
     what_another_program_wrote(&direct(&server, "").await, std::slice::from_ref(&server)).await;
     drained(&server).await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_holds_it_by_another_prefix_is_notified_of_its_eviction() {
-    let server = TestRedis::start().await.unwrap();
-    let (owner, operator) =
-        (direct(&server, "prefix=lock:app:&ttl=1h").await, direct(&server, "prefix=lock:").await);
-    let held = acquire(&owner, "x").await;
-    let seen = operator.inspect("app:x").await.unwrap();
-    assert!(operator.evict("app:x", &seen.holders[0].id).await.unwrap());
-    soon("the holder is notified", held.lost()).await;
-    drained(&server).await;
-}

@@ -10,7 +10,7 @@ use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::Error;
 
-/// What takes longer than the answer of a store that is well, far away and busy, is silence.
+/// An answer is expected for so long at least: what takes longer, also than twice the last one, is silence.
 const SLOW_ANSWER: Duration = Duration::from_millis(500);
 
 pub(crate) struct Wait {
@@ -72,10 +72,11 @@ impl Wait {
         *self.last_answer.lock() = LastAnswer::Failed(error);
     }
 
-    /// Whether the answer to its first request may still be on its way.
-    pub(crate) fn expects_answer(&self, now: Moment) -> bool {
+    /// Whether the answer to its first request may still be on its way, if the `last` one took so long.
+    pub(crate) fn expects_answer(&self, now: Moment, last: Duration) -> bool {
         let asked = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
-        matches!(*self.last_answer.lock(), LastAnswer::None) && now < asked + SLOW_ANSWER
+        let expected = now < asked + SLOW_ANSWER.max(2 * last);
+        matches!(*self.last_answer.lock(), LastAnswer::None) && expected
     }
 
     pub(crate) fn last_answer(&self) -> LastAnswer {

@@ -92,8 +92,8 @@ pub(super) struct State {
     /// The claim of the process in the store's queue. It is a task of its own: a caller that is frozen or dropped
     /// would take the whole local queue with it.
     pub(super) contention: Option<(AbortHandle, Arc<Observed>)>,
-    /// When it was known last that this process held the lock.
-    pub(super) held_at: Option<Moment>,
+    /// When it was known last that this process held the lock, and how long the store took to answer the request for it.
+    pub(super) held: Option<(Moment, Duration)>,
 }
 
 /// What a tenure holds.
@@ -142,8 +142,10 @@ impl Group {
                 let mut state = self.state.lock();
                 let now = client.now();
                 let most = self.request.local_handoffs;
-                if state.queue.tenure().is_some_and(|tenure| tenure.held.is_valid(now)) {
-                    state.held_at = Some(now);
+                let held = state.queue.tenure().filter(|tenure| tenure.held.is_valid(now));
+                if let Some(tenure) = held {
+                    let grant = &tenure.held.owned.hold.grant;
+                    state.held = Some((now, grant.since.duration_since(grant.asked)));
                 }
                 let next = state.queue.pass_on(number, now, most, |held| held.is_valid(now))?;
                 match &next {

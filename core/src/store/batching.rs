@@ -39,7 +39,9 @@ pub struct Limits {
 /// later one is asked for, such as an attempt as its release is, has to be dropped by [`send`](BatchTransport::send).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// A release, for which others wait; a renewal, or the confirmation of a grant, which would end.
+    /// A renewal, without which a lock ends.
+    Renewal,
+    /// A release, for which others wait, or the confirmation of a grant. After 1 s it goes ahead of the others.
     Held,
     /// An attempt to acquire, and whatever else a caller waits for. After 1 s it goes ahead of the others.
     Attempt,
@@ -49,9 +51,8 @@ pub enum Priority {
     Look,
 }
 
-/// How long requests wait behind more useful ones, by priority.
-const PATIENCE_BEHIND: [Duration; 4] =
-    [Duration::MAX, Duration::from_secs(1), Duration::from_millis(200), Duration::from_millis(200)];
+/// How many ms requests wait behind more useful ones, by priority.
+const PATIENCE_BEHIND: [u128; 5] = [u128::MAX, 1000, 1000, 200, 200];
 
 /// Transport that sends batches; one per connection.
 pub trait BatchTransport: Send + Sync + Sized + 'static {
@@ -88,7 +89,7 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
             return Dispatch::Direct(InFlightPermit { of: self.clone(), requests: 1, calls: 0 });
         }
         let (request, reply) = enqueue();
-        queue.waiting.0[priority as usize].push_back((Instant::now(), request));
+        queue.waiting.push(priority, request);
         match queue.progress {
             Progress::None => {
                 drop(queue);
@@ -146,32 +147,50 @@ struct Queue<R> {
     is_flushing: bool,
 }
 
-/// By priority, with the time from which they wait.
 #[derive(Debug)]
-struct Waiting<R>([VecDeque<(Instant, R)>; 4]);
+struct Waiting<R> {
+    /// By priority, with the time from which they wait.
+    queues: [VecDeque<(Instant, R)>; 5],
+    len: usize,
+    /// Of the last call, or of the first request since none waited: not each one reads the clock.
+    now: Instant,
+}
 
 impl<R> Waiting<R> {
-    fn is_empty(&self) -> bool {
-        self.0.iter().all(VecDeque::is_empty)
+    fn new() -> Waiting<R> {
+        Waiting { queues: Default::default(), len: 0, now: Instant::now() }
     }
 
-    /// The next ones, `most` at most. Those that have waited for too long have a quarter of the places at each priority:
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn push(&mut self, priority: Priority, request: R) {
+        if self.is_empty() {
+            self.now = Instant::now();
+        }
+        self.queues[priority as usize].push_back((self.now, request));
+        self.len += 1;
+    }
+
+    /// The next ones, `most` at most. Those that have waited for too long have an eighth of the places at each priority:
     /// they are not starved, and do not starve others.
     fn take(&mut self, most: usize) -> Vec<R> {
-        let (now, mut taken) = (Instant::now(), Vec::new());
-        for (queue, patience) in self.0.iter_mut().zip(PATIENCE_BEHIND) {
-            let places = taken.len() + most / 4;
-            while taken.len() < places
-                && queue.front().is_some_and(|(since, _)| now.duration_since(*since) >= patience)
-            {
-                taken.extend(queue.pop_front());
+        self.now = Instant::now();
+        let mut taken = Vec::with_capacity(self.len.min(most));
+        for (queue, patience) in self.queues.iter_mut().zip(PATIENCE_BEHIND) {
+            let places = (taken.len() + (most / 8).max(1)).min(most);
+            let is_late = |since: &Instant| (self.now - *since).as_millis() >= patience;
+            while taken.len() < places && queue.front().is_some_and(|(since, _)| is_late(since)) {
+                taken.extend(queue.pop_front().map(|(_, request)| request));
             }
         }
-        for queue in &mut self.0 {
+        for queue in &mut self.queues {
             let count = queue.len().min(most - taken.len());
-            taken.extend(queue.drain(..count));
+            taken.extend(queue.drain(..count).map(|(_, request)| request));
         }
-        taken.into_iter().map(|(_, request)| request).collect()
+        self.len -= taken.len();
+        taken
     }
 }
 
@@ -198,7 +217,7 @@ impl<R> Batcher<R> {
             calls: 0,
             unwritten: 0,
             progress: Progress::Assumed,
-            waiting: Waiting(Default::default()),
+            waiting: Waiting::new(),
             is_flushing: false,
         };
         Batcher { limits, queue: Mutex::new(queue) }
@@ -431,28 +450,29 @@ mod tests {
         drop(connection.direct());
     }
 
-    /// Behind releases without an end.
+    /// Behind renewals without an end.
     #[tokio::test(start_paused = true)]
-    async fn the_useful_goes_first_and_roll_backs_and_looks_are_not_starved() {
+    async fn the_useful_goes_first_and_nothing_is_starved() {
         let limits = Limits { direct: 1, calls: 1, per_call: 4 };
         let connection = Connection::new(limits, &Handle::current());
         let _permit = connection.direct();
-        let held = || (0..4).for_each(|_| connection.batched_as(Priority::Held, 0));
-        held();
+        let renewals = || (0..4).for_each(|_| connection.batched_as(Priority::Renewal, 0));
+        renewals();
         tokio::time::sleep(PATIENCE).await;
-        let all = [Priority::Look, Priority::RollBack, Priority::Attempt];
+        let all = [Priority::Look, Priority::RollBack, Priority::Attempt, Priority::Held];
         for (priority, request) in all.into_iter().zip(1..) {
             (0..3).for_each(|_| connection.batched_as(priority, request));
         }
         let mut sent = Vec::new();
         for tenth in 0..13 {
-            held();
+            renewals();
             let calls = connection.run(1).await.concat().into_iter();
             sent.extend(calls.filter(|it| *it > 0).map(|it| (it, tenth)));
             tokio::time::advance(Duration::from_millis(100)).await;
         }
         let of = |request| sent.iter().filter(move |it| it.0 == request).map(|it| it.1);
-        assert!(of(1).eq([2, 3, 4]) && of(2).eq([2, 3, 4]) && of(3).eq([10, 11, 12]), "{sent:?}");
+        assert!(of(1).eq([2, 3, 4]) && of(2).eq([2, 3, 4]), "{sent:?}");
+        assert!(of(3).eq([10, 11, 12]) && of(4).eq([10, 11, 12]), "{sent:?}");
     }
 
     /// A process with 10,000 waiters ended by a stack overflow when its runtime did.

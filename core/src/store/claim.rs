@@ -87,8 +87,8 @@ pub struct Claim {
     owner: OwnerToken,
     if_busy: IfBusy,
     stage: AtomicU8,
-    /// Since its last attempt.
-    was_woken: AtomicBool,
+    /// The store says so, since its last attempt.
+    is_granted: AtomicBool,
     pub(crate) notify: Notify,
     runtime: Handle,
     /// Notifies the renewal worker of a held claim that was woken.
@@ -113,7 +113,7 @@ impl Claim {
             owner: OwnerToken::fresh(),
             if_busy,
             stage: AtomicU8::new(TRYING),
-            was_woken: AtomicBool::new(false),
+            is_granted: AtomicBool::new(false),
             notify: Notify::new(),
             runtime,
             woken,
@@ -190,7 +190,6 @@ impl Claim {
     /// that the backend must release.
     pub fn wake(&self) -> bool {
         if self.stage.load(Ordering::SeqCst) == TRYING {
-            self.was_woken.store(true, Ordering::SeqCst);
             self.notify.notify_one();
         }
         // Checked again: a claim that became held meanwhile may have checked its notifier just before
@@ -221,16 +220,23 @@ impl Claim {
         WatchHandle::of(&task)
     }
 
+    /// [Wakes](Claim::wake) it for a message that names it, and so may tell of its grant: its next attempt goes ahead of
+    /// those that only may find one.
+    pub fn wake_for_grant(&self) -> bool {
+        self.is_granted.store(true, Ordering::SeqCst);
+        self.wake()
+    }
+
     /// Whether it holds the lock, as far as the core knows.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.stage.load(Ordering::SeqCst) == HELD
     }
 
-    /// The priority of its next attempt, which may confirm a grant if it was woken since the last.
+    /// The priority of its next attempt.
     #[must_use]
     pub fn priority(&self) -> Priority {
-        if self.was_woken.swap(false, Ordering::SeqCst) {
+        if self.is_granted.swap(false, Ordering::SeqCst) {
             Priority::Held
         } else {
             Priority::Attempt

@@ -39,12 +39,12 @@ impl<K: Eq + Hash> ClaimRegistry<K> {
         self.claims.lock().contains_key(key)
     }
 
-    /// Wakes the claim `key`, if there is one. If it has ended, the core is releasing it.
+    /// Wakes the claim `key` for a message that names it, if there is one. If it has ended, the core is releasing it.
     pub fn wake(&self, key: &K) {
         // Not under the mutex: this calls into the core.
         let claim = self.claims.lock().get(key).and_then(Weak::upgrade);
         if let Some(claim) = claim {
-            claim.wake();
+            claim.wake_for_grant();
         }
     }
 

@@ -6,11 +6,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fencelock_core::batching::Priority;
 use fencelock_core::memory::Memory;
 use fencelock_core::{Moment, Settings};
 use tokio::time::sleep;
 
-use crate::scripted::{Call, Many, One, SECOND, Script, Scripted, TTL, again, ms, waiting};
+use crate::scripted::{
+    Call, Many, One, SECOND, Script, Scripted, TTL, again, is_attempt, ms, waiting,
+};
 
 fn checks(store: &Scripted) -> Vec<(Moment, Vec<u64>)> {
     let check = |(at, call)| match call {
@@ -108,4 +111,24 @@ async fn idle_waiters_of_the_memory_store_are_not_polled() {
     let first = waiters.into_iter().next().unwrap().await.unwrap().unwrap();
     let woken = polls.load(Ordering::Relaxed) - polled;
     assert!(first.is_held() && woken <= 10, "{woken} polls for one hand-off");
+}
+
+/// After a gap every waiter is woken: their attempts must not stand before the releases, and the grants, of others.
+#[tokio::test(start_paused = true)]
+async fn only_the_attempt_of_a_claim_that_a_message_named_goes_first() {
+    let attempts = |asked: One| async move {
+        let expected = if asked.n == 2 { Priority::Held } else { Priority::Attempt };
+        assert_eq!(asked.of.priority(), expected, "{}", asked.n);
+        waiting(TTL)
+    };
+    let (store, locks) = Script::new().attempts(attempts).connect();
+    let lock = locks.lock("a");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    for asked in 1..4 {
+        store.until(asked, is_attempt).await;
+        sleep(ms(1)).await;
+        assert!(if asked == 2 { store.claim(0).wake_for_grant() } else { store.claim(0).wake() });
+    }
+    store.until(4, is_attempt).await;
+    assert!(!waiter.is_finished());
 }

@@ -2,7 +2,7 @@
 -- nothing and replies 0.
 --
 -- ARGV  1 identity   2 'evict' when an operator removes it, which notifies the claim; 'take' for the value of another
---       program or prefix, which may not be notified; 'or' with 3 the identity that it has as a reader, when it is unknown whether its downgrade was carried out
+--       program; 'or' with 3 the identity that it has as a reader, when it is unknown whether its downgrade was carried out
 -- Reply 1 (removed) | 0 (absent)
 -- O(log n) in the holders and waiters, except for up to 256 dead ones and 64 grants.
 
@@ -24,7 +24,7 @@ end
 --<queue.lua>
 --<notify.lua>
 local me = parse(ME)
-if me and (ARGV[2] == 'evict' or ARGV[2] == 'take') then notify(me, ARGV[2] == 'evict') end
+if me and ARGV[2] == 'evict' then notify(me) end
 if is_held then redis.call('DEL', L) end
 local was_there = is_held and 1 or 0
 if redis.call('ZREM', Q, ME) == 1 then was_there = 1 end

@@ -74,7 +74,7 @@ impl Waiters {
             claim.filter(|claim| is_enough || is_eviction && claim.is_held())
         };
         if let Some(claim) = claim {
-            claim.wake();
+            claim.wake_for_grant();
         }
     }
 }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use fencelock_core::batching::Priority;
-use fencelock_core::{Mode, Result};
+use fencelock_core::{Mode, Moment, Result};
 use redis::Value;
 use tokio::time::Instant;
 
-use super::release::WAITER_TTL;
 use super::state::{Grant, Phase, Possession, QuorumClaim, read_bool};
 use crate::protocol::identity::{of_round, ttl_of};
 use crate::redlock::node::fan_out::FanOut;
@@ -119,8 +118,7 @@ impl QuorumClaim {
             written.end();
         } else {
             state.phase = Phase::Voting(identity.clone());
-            let ends = self.quorum.now() + self.claim.ttl().max(WAITER_TTL);
-            state.add_residue(&identity, electorate.eligible.nodes(), ends);
+            state.add_residue(&identity, electorate.eligible.nodes(), Moment::NEVER);
             state.votes = Some((identity.clone(), written.clone()));
         }
         let (proposal, arrival) = (electorate.proposal().to_string(), arrival.to_string());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencelock_core::batching::Priority;
-use fencelock_core::{RenewOutcome, Result, lease_end};
+use fencelock_core::{Moment, RenewOutcome, Result, lease_end};
 use tokio::time::{Instant, timeout_at};
 
 use super::release::STRAGGLER_GRACE;
@@ -28,7 +28,7 @@ impl QuorumClaim {
         let Electorate { eligible, mut reports, .. } = quorum.electorate(sent, |_| None)?;
         let ttl = if self.claim.is_fixed_lease() { "0" } else { ttl_of(&self.waiter) };
         // A vote must not come after what reinstalls it.
-        for node in self.state().end_votes(self.queues()).iter() {
+        for node in self.state().end_votes(self.queues(), Moment::NEVER).iter() {
             grant.possession()[node] = Possession::No;
         }
         let mut fan_out = FanOut::new(quorum.majority());
@@ -119,6 +119,7 @@ impl QuorumClaim {
         let may_reinstall = grant.may_reinstall(node, &request.incarnation);
         let mode = if may_reinstall { "plant" } else { "" };
         let values = [&*request.record, &*grant.identity, ttl, &*grant.token, mode];
-        self.call(node, request, (ticket, Priority::Held), &QUORUM.extend, values, read_bool).await
+        self.call(node, request, (ticket, Priority::Renewal), &QUORUM.extend, values, read_bool)
+            .await
     }
 }

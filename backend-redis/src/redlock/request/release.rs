@@ -30,7 +30,7 @@ impl QuorumClaim {
         if let Phase::Voting(_) = state.phase {
             state.phase = Phase::Idle;
         }
-        state.end_votes(self.queues());
+        state.end_votes(self.queues(), self.quorum.now() + self.claim.ttl().max(WAITER_TTL));
         if state.residues.is_empty() {
             return false;
         }

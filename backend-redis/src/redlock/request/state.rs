@@ -88,7 +88,7 @@ pub(super) enum Phase {
 pub(super) struct RoundResidue {
     pub(super) identity: Arc<str>,
     pub(super) nodes: NodeSet,
-    /// By then it has ended by itself, unless it was granted.
+    /// By then it has ended by itself; never, while it is under way, nor if it was granted.
     pub(super) ends: Moment,
 }
 
@@ -177,14 +177,16 @@ impl State {
         self.residues.retain(|residue| !residue.nodes.is_empty());
     }
 
-    /// The requests of the last round that are not written never will be, and leave nothing behind. At which nodes.
-    pub(super) fn end_votes(&mut self, queues: bool) -> NodeSet {
+    /// The requests of the last round that are not written never will be, and leave nothing behind. At which nodes. What
+    /// the others left behind `ends` by itself.
+    pub(super) fn end_votes(&mut self, queues: bool, ends: Moment) -> NodeSet {
         let mut unwritten = NodeSet::default();
         let Some((identity, written)) = self.votes.take() else { return unwritten };
         let nodes = written.end();
         for residue in self.residues.iter_mut().filter(|residue| residue.identity == identity) {
             unwritten |= residue.nodes - nodes;
             residue.nodes = residue.nodes & nodes;
+            residue.ends = ends;
         }
         self.residues.retain(|residue| !residue.nodes.is_empty());
         if queues {
@@ -226,7 +228,7 @@ impl State {
 
     /// Begins the release of everything that nodes may have, or prepares to repeat it.
     pub(super) fn begin_release(&mut self, waiter: &str, queues: bool) {
-        self.end_votes(queues);
+        self.end_votes(queues, Moment::NEVER);
         // What came after it would queue the waiter, or reinstall the grant again.
         for written in [self.roll_backs.take(), self.extension.take()].into_iter().flatten() {
             written.end();
@@ -359,5 +361,16 @@ mod tests {
         assert!(state.residues[0].nodes == NodeSet::of([0, 1]), "to be released there, too");
         state.begin_release(WAITER, true);
         assert!(!state.may_extend(&round, NodeSet::of([1])));
+    }
+
+    /// Votes that wait in this process for longer than a TTL leave something behind all the same.
+    #[test]
+    fn a_round_ends_by_itself_only_after_its_votes_have_ended() {
+        let (mut state, round) = waiting();
+        let (written, ends) = (Written::new(1), Moment::from_nanos(9));
+        assert!(written.ticket(0).redeem());
+        state.votes = Some((round, written));
+        state.end_votes(true, ends);
+        assert_eq!(state.residues[0].ends, ends);
     }
 }

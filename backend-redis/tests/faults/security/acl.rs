@@ -230,26 +230,32 @@ async fn a_user_of_other_keys_changes_nothing() {
     locks.close().await.unwrap();
 }
 
-/// Or the next would begin while it is at work.
+/// Or the next would begin while it is at work. Its prefix need not be the operator's.
 #[tokio::test]
 async fn the_lock_of_a_holder_that_cannot_be_told_is_not_taken() {
     let server = TestRedis::start().await.unwrap();
     allow(&server, &["allkeys", "allchannels", "+@all"]).await;
-    let locks = connect(&server.url()).await.unwrap();
+    let locks = connect(&format!("{}?prefix=lock:app:&ttl=1h", server.url())).await.unwrap();
     let held = acquire(&locks, "a").await;
     let waiter = spawn_waiter(&locks, "a");
     until_queued(&locks, "a", 1).await;
     let holder = locks.inspect("a").await.unwrap().holders.remove(0).id;
     let operator = connect(&url(&server, "")).await.unwrap();
-    for command in ["publish", "del", "zrem", "zrange"] {
-        let rule = |sign: char| format!("{sign}{command}");
-        server.command(&["ACL", "SETUSER", "jobs", &rule('-')]).await.unwrap();
-        assert_kind(&operator.evict("a", &holder).await.unwrap_err(), ErrorKind::Refused);
+    let commands =
+        ["publish", "del", "zrem", "zrange"].map(|it| [format!("-{it}"), format!("+{it}")]);
+    let channels = ["resetchannels &lock:@*", "allchannels"].map(str::to_owned);
+    for [denied, allowed] in commands.into_iter().chain([channels]) {
+        let set = async |rules: &str| {
+            let rules = rules.split(' ').collect::<Vec<_>>();
+            server.command(&[&["ACL", "SETUSER", "jobs"], &rules[..]].concat()).await.unwrap();
+        };
+        set(&denied).await;
+        assert_kind(&operator.evict("app:a", &holder).await.unwrap_err(), ErrorKind::Refused);
         let seen = locks.inspect("a").await.unwrap();
-        assert_eq!((&seen.holders[0].id, seen.waiters.len()), (&holder, 1), "{command}");
-        server.command(&["ACL", "SETUSER", "jobs", &rule('+')]).await.unwrap();
+        assert_eq!((&seen.holders[0].id, seen.waiters.len()), (&holder, 1), "{denied}");
+        set(&allowed).await;
     }
-    assert!(operator.evict("a", &holder).await.unwrap());
+    assert!(operator.evict("app:a", &holder).await.unwrap());
     assert_eq!(soon("it is told", held.lost()).await, LostReason::TakenAway);
     release(until_granted(waiter).await).await;
     locks.close().await.unwrap();

@@ -3,8 +3,7 @@
 --
 -- ARGV  1 the round's identity   2 the waiter's identity, or ''
 --       3 '' to leave the queue, or the waiter's arrival in us to stay in it
---       4 'evict' when an operator removes it, which notifies the claim; 'take' for the value of another program or prefix,
---       which may not be notified
+--       4 'evict' when an operator removes it, which notifies the claim; 'take' for the value of another program
 -- Reply 1 (it was there) | 0
 -- O(log n) in the holders and waiters, plus up to 256 dead ones and 64 readers.
 
@@ -27,8 +26,8 @@ end
 --<eviction.lua>
 --<notify.lua>
 local me = parse(ME)
-if me and ARGV[4] then
-  notify(me, ARGV[4] == 'evict')
+if me and ARGV[4] == 'evict' then
+  notify(me)
   remember_eviction(me)
 end
 if is_held then redis.call('DEL', L) end
