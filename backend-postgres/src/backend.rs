@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::batching::Priority;
+use fencelock_core::batching::{BatchTransport, Priority};
 use fencelock_core::{
     Acquisition, Cells, Check, Claim, Clock, DistributedLock, FencingToken, Label, LockName, Mode,
     Participant, ParticipantId, Permits, Profile, ReleaseOutcome, RenewOutcome, Result, Scratch,
@@ -108,6 +108,10 @@ impl DistributedLock for Store {
                 return Ok(());
             }
         }
+    }
+
+    fn stop_attempts(&self) {
+        self.server.batcher().stop_attempts();
     }
 
     async fn close(&self) -> Result<()> {

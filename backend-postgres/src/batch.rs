@@ -42,11 +42,6 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    fn is_wanted(&self) -> bool {
-        let is_over = matches!(&self.request, Request::Attempt(it) if it.claim.is_over());
-        !is_over && !self.answer.is_closed()
-    }
-
     fn deliver(self, answer: Result<Answer>) {
         // An error means that the request was cancelled: its claim's release follows.
         let _ = self.answer.send(answer);
@@ -86,7 +81,7 @@ impl BatchTransport for BatchingSession {
             // its release may have been sent, and from here on it cannot be before this is.
             order = self.hold_order();
             let first = left.remove(0);
-            if first.is_wanted() {
+            if self.is_wanted(&first) {
                 let sending = Box::pin(self.send_alone(&session, &first.request, first.again));
                 match in_order(sending, order).await {
                     Ok(Some(answer)) => first.deliver(Ok(answer)),
@@ -114,6 +109,11 @@ impl BatchingSession {
         let session = SupervisedSession::start(options.clone(), handler);
         let batcher = Batcher::new(LIMITS);
         Arc::new(BatchingSession { session, options, batcher, waited_in_vain: Mutex::default() })
+    }
+
+    fn is_wanted(&self, pending: &Pending) -> bool {
+        let is_over = || self.batcher.has_stopped_attempts();
+        !matches!(pending.request, Request::Attempt(_) if is_over()) && !pending.answer.is_closed()
     }
 
     /// Makes one request. If it is dropped half-way, it may or may not be executed, but never after a
@@ -181,7 +181,7 @@ impl BatchingSession {
         requests: Vec<Pending>,
         order: SendOrderGuard<Self>,
     ) -> Vec<Pending> {
-        let wanted = requests.into_iter().filter(Pending::is_wanted);
+        let wanted = requests.into_iter().filter(|pending| self.is_wanted(pending));
         let (mut claims, mut leases, mut looks) = (Vec::new(), Vec::new(), Vec::new());
         for pending in wanted {
             match &pending.request {

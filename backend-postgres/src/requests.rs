@@ -47,8 +47,6 @@ pub(crate) struct Attempt {
     pub(crate) label: Vec<u8>,
     pub(crate) queues: bool,
     pub(crate) tokens: i32,
-    /// Whose release may have been asked for, by `close`, though the attempt is awaited.
-    pub(crate) claim: Arc<Claim>,
 }
 
 /// A check of one lock's waiters.
@@ -67,7 +65,7 @@ impl std::fmt::Debug for Look {
 }
 
 impl Attempt {
-    pub(crate) fn of(claim: &Arc<Claim>, of: Owned) -> Attempt {
+    pub(crate) fn of(claim: &Claim, of: Owned) -> Attempt {
         let (permits, limit) = match claim.mode() {
             Mode::Permits(permits) => (permits.n(), permits.limit()),
             _ => (1, 1),
@@ -81,7 +79,6 @@ impl Attempt {
             label: claim.label().as_str().as_bytes().to_vec(),
             queues: claim.if_busy() == IfBusy::Queue,
             tokens: claim.local_handoffs().try_into().unwrap_or(i32::MAX),
-            claim: claim.clone(),
         }
     }
 }

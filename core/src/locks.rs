@@ -238,7 +238,7 @@ impl Locks {
     #[doc(hidden)]
     pub async fn read_cell(&self, name: impl AsRef<str>) -> Result<Option<Content>> {
         let (name, client) = self.connection.resolved(name.as_ref(), Operation::Read).await?;
-        client.required_cells()?.read(&name, None).await
+        client.required_cells()?.0.read(&name, None).await
     }
 
     /// A swap of the store itself, for the tests of a store.
@@ -254,7 +254,7 @@ impl Locks {
         keep: Keep,
     ) -> Result<bool> {
         let (name, client) = self.connection.resolved(name.as_ref(), Operation::Write).await?;
-        client.required_cells()?.swap(&name, from, to, keep).await
+        client.required_cells()?.0.swap(&name, from, to, keep).await
     }
 
     /// What the store guarantees. Before the first connection of `connect_lazy` that is nothing:
@@ -294,6 +294,7 @@ impl Locks {
         let mut drained = client.until(grace, client.reaper.tasks.wait()).await;
         if drained.is_none() {
             // Of futures that are not polled, such as in a `select!` with a long handler.
+            client.store.stop_attempts();
             client.reaper.release_in_flight();
             drained = client.until(bound, client.reaper.tasks.wait()).await;
         }

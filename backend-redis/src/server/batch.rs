@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fencelock_core::batching::{
     BatchTransport, Batcher, Dispatch, Limits, Priority, SendOrderGuard,
 };
-use fencelock_core::{Claim, Error, Result};
+use fencelock_core::{Error, Result};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ use super::node::Node;
 use super::sharing::Sharing;
 use crate::protocol::call::{EvalBy, ScriptCall, command};
 use crate::protocol::error::{closed, code_of, explain, protocol_error};
-use crate::protocol::script::Script;
+use crate::protocol::script::{SCRIPTS, Script};
 
 const LIMITS: Limits = Limits { direct: 16, calls: 2, per_call: 64 };
 
@@ -24,13 +24,6 @@ const LIMITS: Limits = Limits { direct: 16, calls: 2, per_call: 64 };
 pub(crate) trait Ticket: Debug + Send + Sync {
     /// Whether it may be written. A yes stays one.
     fn redeem(&self) -> bool;
-}
-
-/// Of an attempt: `close` releases a claim whose caller's future is not polled any more.
-impl Ticket for Claim {
-    fn redeem(&self) -> bool {
-        !self.is_over()
-    }
 }
 
 /// One server; concurrent calls to it share requests.
@@ -62,7 +55,7 @@ impl BatchTransport for BatchingNode {
         let mut leaving = Some(leaving);
         loop {
             let leaving = leaving.take().unwrap_or_else(|| self.hold_order());
-            batches.retain_mut(Batch::is_wanted);
+            batches.retain_mut(|batch| self.is_wanted(batch));
             if batches.is_empty() {
                 return;
             }
@@ -113,6 +106,17 @@ impl BatchingNode {
             // Dropped only with a refused ticket, and by the end of the runtime.
             Dispatch::Batched(answer) => answer.await.unwrap_or_else(|_| Err(closed())),
         }
+    }
+
+    /// Removes calls that were cancelled; whether any is left.
+    fn is_wanted(&self, batch: &mut Batch) -> bool {
+        let is_closing = self.batcher.has_stopped_attempts();
+        batch.calls.retain(|call| {
+            let is_over = is_closing && std::ptr::eq(call.script, &SCRIPTS.attempt);
+            let is_valid = || call.ticket.as_ref().is_none_or(|ticket| ticket.redeem());
+            !is_over && !call.answer.is_closed() && is_valid()
+        });
+        !batch.calls.is_empty()
     }
 
     /// The commands of all batches, written at once: none waits for another one's round trip.
@@ -182,15 +186,6 @@ struct Batch {
 impl Batch {
     fn alone(call: PendingCall) -> Batch {
         Batch { calls: vec![call], by: EvalBy::Digest }
-    }
-
-    /// Removes calls that were cancelled; whether any is left.
-    fn is_wanted(&mut self) -> bool {
-        self.calls.retain(|call| {
-            let is_valid = || call.ticket.as_ref().is_none_or(|ticket| ticket.redeem());
-            !call.answer.is_closed() && is_valid()
-        });
-        !self.calls.is_empty()
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use fencelock_core::batching::Priority;
+use fencelock_core::batching::{BatchTransport, Priority};
 use fencelock_core::{Error, Result};
 use futures_util::future::join_all;
 use redis::Value;
 
-use super::batch::{BatchingNode, Ticket};
+use super::batch::BatchingNode;
 use super::cluster::Cluster;
 use super::node::{Node, Request};
 use super::scratch::Leftovers;
@@ -55,18 +55,13 @@ impl Server {
 
     /// Executes one call.
     pub(crate) async fn call(&self, call: ScriptCall<'_>) -> Result<Value> {
-        self.call_as(call, call.script.priority, None).await
+        self.call_as(call, call.script.priority).await
     }
 
-    /// Executes one call, at a priority of its own, unless its ticket is refused.
-    pub(crate) async fn call_as(
-        &self,
-        call: ScriptCall<'_>,
-        priority: Priority,
-        ticket: Option<Arc<dyn Ticket>>,
-    ) -> Result<Value> {
+    /// Executes one call, at a priority of its own.
+    pub(crate) async fn call_as(&self, call: ScriptCall<'_>, priority: Priority) -> Result<Value> {
         match self {
-            Server::One(node) => node.call(call, priority, ticket).await,
+            Server::One(node) => node.call(call, priority, None).await,
             // Boxed, so that the future for one server stays small.
             Server::Cluster(cluster) => Box::pin(cluster.send(Request::Call(call))).await,
         }
@@ -130,6 +125,13 @@ impl Server {
                 let clearing = masters.iter().map(|node| leftovers.clear(node.connection()));
                 join_all(clearing).await.into_iter().collect()
             }
+        }
+    }
+
+    /// From now on no attempt is sent that waits for others. In a cluster none does.
+    pub(crate) fn stop_attempts(&self) {
+        if let Server::One(node) = self {
+            node.batcher().stop_attempts();
         }
     }
 

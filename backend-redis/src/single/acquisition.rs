@@ -179,8 +179,7 @@ impl Acquisition for RedisAcquisition {
         let keys = self.keys.all();
         let call = ScriptCall { script: &SCRIPTS.attempt, keys: &keys, values };
         let sent = self.store.clock.now();
-        let (priority, claim) = (self.claim.priority(), self.claim.clone());
-        let answer = self.store.server.call_as(call, priority, Some(claim)).await?;
+        let answer = self.store.server.call_as(call, self.claim.priority()).await?;
         let outcome = read_attempt(&answer, sent, self.claim.ttl(), self.claim.local_handoffs());
         let outcome =
             outcome.ok_or_else(|| self.store.server.protocol_error(self.keys.lock(), "attempt"))?;

@@ -103,6 +103,10 @@ impl DistributedLock for Store {
         self.server.clear(&Leftovers::of(scratch)).await
     }
 
+    fn stop_attempts(&self) {
+        self.server.stop_attempts();
+    }
+
     async fn close(&self) -> Result<()> {
         self.server.close();
         Ok(())

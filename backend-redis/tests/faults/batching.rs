@@ -1,5 +1,6 @@
 //! Many claims of one client at once, whose steps share calls to the server.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,6 +8,7 @@ use fencelock_core::{ErrorKind, Guard, Locks, Result};
 use fencelock_testkit::proxy::Direction;
 use fencelock_testkit::servers::TestRedis;
 use futures_util::future::{join, join_all};
+use futures_util::poll;
 use tokio::task::JoinHandle;
 
 use crate::classes::ServerFault;
@@ -77,6 +79,27 @@ async fn cancelled_attempts_of_a_batch_leave_nothing() {
         cancel_every_other(acquiring).await;
     }
     testbed.proxy.heal().await.unwrap();
+    drained(&testbed.server).await;
+}
+
+/// `close` releases what a caller awaits, but does not poll, while the attempt waits behind others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_attempt_is_sent_behind_its_release_at_the_end() {
+    let testbed = Testbed::start().await;
+    // A lock that was left would stay longer than this test waits.
+    let locks = testbed.through_proxy("ttl=60s&answer_timeout=20s").await;
+    acquire_all(&locks).await.into_iter().for_each(|guard| drop(guard.unwrap()));
+    drained(&testbed.server).await;
+    testbed.proxy.stall(Direction::ToServer);
+    let acquiring = (0..CLAIMS).map(async |n| locks.lock(format!("lock-{n}")).acquire().await);
+    let mut acquiring = pin!(join_all(acquiring));
+    assert!(poll!(tokio::task::unconstrained(&mut acquiring)).is_pending());
+    let closing = locks.clone();
+    let closing = tokio::spawn(async move { closing.close().await });
+    // Longer than `close` waits for their callers.
+    tokio::time::sleep(ms(1500)).await;
+    testbed.proxy.heal().await.unwrap();
+    within(PATIENCE, "it ends", closing).await.unwrap().unwrap();
     drained(&testbed.server).await;
 }
 

@@ -270,7 +270,7 @@ impl Work {
             Some((fence, body)) => {
                 let stamp = Stamp::fresh();
                 let Key { kind, keep, .. } = self.key;
-                let keep = if self.cells.ends_by_time() { Keep::Forever } else { keep };
+                let keep = if self.cells.0.ends_by_time() { Keep::Forever } else { keep };
                 Outcome::Written(Record::next(before, stamp, kind, fence, keep, body), stamp)
             }
         }

@@ -68,7 +68,7 @@ pub(crate) async fn find(
 ) -> Result<Option<ExpiredCells>> {
     let Some(cells) = &client.cells else { return Ok(None) };
     let prefix = &*client.settings.prefix;
-    let Some(keys) = Patience::start(client).repeat(|| cells.list(prefix)).await? else {
+    let Some(keys) = Patience::start(client).repeat(|| cells.0.list(prefix)).await? else {
         return Ok(None);
     };
     let is_wanted = |name: &str| {
@@ -107,14 +107,14 @@ pub(crate) async fn remove(client: &ClientInner, cell: &ExpiredCell) -> Result<b
     let mut requests = 0_u32;
     let swap = || {
         requests += 1;
-        cells.swap(&cell.name, Some(cell.stamp), None, Keep::Forever)
+        cells.0.swap(&cell.name, Some(cell.stamp), None, Keep::Forever)
     };
     let mut patience = Patience::start(client);
     if patience.repeat(swap).await? {
         return Ok(true);
     }
     // An earlier request without an answer may have removed it, unless it is still there, or written anew.
-    Ok(requests > 1 && patience.repeat(|| cells.read(&cell.name, None)).await?.is_none())
+    Ok(requests > 1 && patience.repeat(|| cells.0.read(&cell.name, None)).await?.is_none())
 }
 
 /// The stamp of the cell `name`, and its kind and for how long its time has been over, if it is.
@@ -123,7 +123,7 @@ async fn read(
     cells: &Cells,
     name: &LockName,
 ) -> Result<Option<(Stamp, Option<(Kind, Duration)>)>> {
-    let content = Patience::start(client).repeat(|| cells.read(name, None)).await?;
+    let content = Patience::start(client).repeat(|| cells.0.read(name, None)).await?;
     let Some(content) = content else { return Ok(None) };
     Ok(Some((content.stamp, Record::expired_for(&content)?)))
 }

@@ -129,7 +129,7 @@ impl Access<'_> {
     }
 
     async fn read_within(&self, patience: &mut Patience<'_>) -> Result<Seen> {
-        let content = patience.repeat(|| self.cells.read(self.name, None)).await?;
+        let content = patience.repeat(|| self.cells.0.read(self.name, None)).await?;
         Seen::of(content.as_ref(), self.kind)
     }
 
@@ -141,7 +141,7 @@ impl Access<'_> {
         let mut patience = Patience::start(self.client);
         let mut is_unsure = false;
         loop {
-            let swap = self.cells.swap(self.name, write.from.stamp, write.to, write.keep);
+            let swap = self.cells.0.swap(self.name, write.from.stamp, write.to, write.keep);
             match patience.answer(swap).await {
                 Ok(true) => return Ok(true),
                 Ok(false) if !is_unsure => return Ok(false),
@@ -170,8 +170,9 @@ impl Access<'_> {
 
     /// Reads the cell once, and has `notifier` notified of the next change.
     pub(crate) async fn read_and_watch(&self, notifier: &Arc<Notifier>) -> Result<Seen> {
-        let content =
-            Patience::start(self.client).answer(self.cells.read(self.name, Some(notifier))).await?;
+        let content = Patience::start(self.client)
+            .answer(self.cells.0.read(self.name, Some(notifier)))
+            .await?;
         Seen::of(content.as_ref(), self.kind)
     }
 }

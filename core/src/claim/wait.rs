@@ -75,8 +75,8 @@ impl Wait {
     /// Whether the answer to its first request may still be on its way, if the `last` one took so long.
     pub(crate) fn expects_answer(&self, now: Moment, last: Duration) -> bool {
         let asked = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
-        let expected = now < asked + SLOW_ANSWER.max(2 * last);
-        matches!(*self.last_answer.lock(), LastAnswer::None) && expected
+        let is_early = now < asked + SLOW_ANSWER.max(2 * last);
+        is_early && matches!(*self.last_answer.lock(), LastAnswer::None)
     }
 
     pub(crate) fn last_answer(&self) -> LastAnswer {

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -84,7 +85,7 @@ pub trait BatchTransport: Send + Sync + Sized + 'static {
         let batcher = self.batcher();
         let mut queue = batcher.queue.lock();
         let is_below = queue.in_flight < batcher.limits.direct;
-        if is_below && queue.unwritten == 0 && queue.waiting.is_empty() {
+        if is_below && queue.unwritten == 0 && queue.waiting.len == 0 {
             queue.in_flight += 1;
             return Dispatch::Direct(InFlightPermit { of: self.clone(), requests: 1, calls: 0 });
         }
@@ -129,6 +130,7 @@ pub enum Dispatch<T: BatchTransport, A> {
 pub struct Batcher<R> {
     limits: Limits,
     queue: Mutex<Queue<R>>,
+    is_closing: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -149,8 +151,10 @@ struct Queue<R> {
 
 #[derive(Debug)]
 struct Waiting<R> {
-    /// By priority, with the time from which they wait.
-    queues: [VecDeque<(Instant, R)>; 5],
+    /// In the order of arrival: while all that wait go in one call, sorting them would only cost time.
+    arrived: VecDeque<(Priority, Instant, R)>,
+    /// By priority, of those that did not fit into a call.
+    sorted: [VecDeque<(Instant, R)>; 5],
     len: usize,
     /// Of the last call, or of the first request since none waited: not each one reads the clock.
     now: Instant,
@@ -158,18 +162,15 @@ struct Waiting<R> {
 
 impl<R> Waiting<R> {
     fn new() -> Waiting<R> {
-        Waiting { queues: Default::default(), len: 0, now: Instant::now() }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len == 0
+        let (arrived, sorted) = (VecDeque::new(), Default::default());
+        Waiting { arrived, sorted, len: 0, now: Instant::now() }
     }
 
     fn push(&mut self, priority: Priority, request: R) {
-        if self.is_empty() {
+        if self.len == 0 {
             self.now = Instant::now();
         }
-        self.queues[priority as usize].push_back((self.now, request));
+        self.arrived.push_back((priority, self.now, request));
         self.len += 1;
     }
 
@@ -177,18 +178,24 @@ impl<R> Waiting<R> {
     /// they are not starved, and do not starve others.
     fn take(&mut self, most: usize) -> Vec<R> {
         self.now = Instant::now();
+        if self.len > most {
+            for (priority, since, request) in self.arrived.drain(..) {
+                self.sorted[priority as usize].push_back((since, request));
+            }
+        }
         let mut taken = Vec::with_capacity(self.len.min(most));
-        for (queue, patience) in self.queues.iter_mut().zip(PATIENCE_BEHIND) {
+        for (queue, patience) in self.sorted.iter_mut().zip(PATIENCE_BEHIND) {
             let places = (taken.len() + (most / 8).max(1)).min(most);
             let is_late = |since: &Instant| (self.now - *since).as_millis() >= patience;
             while taken.len() < places && queue.front().is_some_and(|(since, _)| is_late(since)) {
                 taken.extend(queue.pop_front().map(|(_, request)| request));
             }
         }
-        for queue in &mut self.queues {
+        for queue in &mut self.sorted {
             let count = queue.len().min(most - taken.len());
             taken.extend(queue.drain(..count).map(|(_, request)| request));
         }
+        taken.extend(self.arrived.drain(..).map(|(.., request)| request));
         self.len -= taken.len();
         taken
     }
@@ -220,7 +227,17 @@ impl<R> Batcher<R> {
             waiting: Waiting::new(),
             is_flushing: false,
         };
-        Batcher { limits, queue: Mutex::new(queue) }
+        Batcher { limits, queue: Mutex::new(queue), is_closing: AtomicBool::new(false) }
+    }
+
+    /// From now on [`send`](BatchTransport::send) must send no attempt, nor repeat one.
+    pub fn stop_attempts(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether attempts must not be sent any more.
+    pub fn has_stopped_attempts(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst)
     }
 
     /// Removes the requests that still wait for a permit, to fail them with the connection.
@@ -245,7 +262,7 @@ impl<T: BatchTransport> Drop for AwaitingProgress<T> {
     fn drop(&mut self) {
         {
             let mut queue = self.0.batcher().queue.lock();
-            let is_stuck = queue.calls == 0 && !queue.waiting.is_empty();
+            let is_stuck = queue.calls == 0 && queue.waiting.len > 0;
             queue.progress = if is_stuck { Progress::None } else { Progress::Assumed };
         }
         flush(&self.0);
@@ -282,7 +299,7 @@ fn next_call<T: BatchTransport>(transport: &Arc<T>, is_flushing: bool) -> Option
     if queue.is_flushing && !is_flushing {
         return None;
     }
-    if queue.calls >= batcher.limits.calls || queue.unwritten > 0 || queue.waiting.is_empty() {
+    if queue.calls >= batcher.limits.calls || queue.unwritten > 0 || queue.waiting.len == 0 {
         queue.is_flushing = false;
         return None;
     }

@@ -183,38 +183,12 @@ impl fmt::Debug for Notifier {
 
 /// A [`CellStore`] without its type: what [`DistributedLock::cells`](crate::DistributedLock::cells) returns.
 #[derive(Clone)]
-pub struct Cells(Arc<dyn ErasedCells>);
+pub struct Cells(pub(crate) Arc<dyn ErasedCells>);
 
 impl Cells {
     /// The cells of `store`.
     pub fn of<S: CellStore>(store: Arc<S>) -> Cells {
         Cells(store)
-    }
-
-    pub(crate) async fn read(
-        &self,
-        cell: &LockName,
-        notifier: Option<&Arc<Notifier>>,
-    ) -> Result<Option<Content>> {
-        self.0.read(cell, notifier).await
-    }
-
-    pub(crate) async fn swap(
-        &self,
-        cell: &LockName,
-        from: Option<Stamp>,
-        to: Option<&Content>,
-        keep: Keep,
-    ) -> Result<bool> {
-        self.0.swap(cell, from, to, keep).await
-    }
-
-    pub(crate) fn ends_by_time(&self) -> bool {
-        self.0.ends_by_time()
-    }
-
-    pub(crate) async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        self.0.list(prefix).await
     }
 }
 
@@ -224,7 +198,7 @@ impl fmt::Debug for Cells {
     }
 }
 
-trait ErasedCells: Send + Sync {
+pub(crate) trait ErasedCells: Send + Sync {
     fn read<'a>(
         &'a self,
         cell: &'a LockName,

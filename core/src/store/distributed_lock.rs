@@ -114,6 +114,10 @@ pub trait DistributedLock: Send + Sync + 'static {
         std::future::ready(Err(Error::new(ErrorKind::Unsupported, message)))
     }
 
+    /// From now on no attempt is sent that still waits in this process. [`close`](crate::Locks::close) calls it before it
+    /// releases what callers await, but do not poll: an attempt behind its own release would leave the lock held.
+    fn stop_attempts(&self) {}
+
     /// Ends connections; may be called again. When the core calls it, every claim has been released,
     /// except those whose release the store did not confirm in time: the core still repeats these
     /// releases, which from now on return `Absent` or a final error.

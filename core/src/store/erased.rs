@@ -46,6 +46,7 @@ pub(crate) trait ErasedStore: Send + Sync {
     ) -> BoxFuture<'a, Result<ReleaseOutcome>>;
     fn check(&self, name: &LockName, token: FencingToken, within: Duration) -> Option<Check>;
     fn clear<'a>(&'a self, scratch: &'a Scratch) -> BoxFuture<'a, Result<()>>;
+    fn stop_attempts(&self);
     fn close(&self) -> BoxFuture<'_, Result<()>>;
 }
 
@@ -123,6 +124,10 @@ impl<S: DistributedLock> ErasedStore for Erased<S> {
 
     fn clear<'a>(&'a self, scratch: &'a Scratch) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.0.clear(scratch))
+    }
+
+    fn stop_attempts(&self) {
+        self.0.stop_attempts();
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {

@@ -123,12 +123,11 @@ async fn only_the_attempt_of_a_claim_that_a_message_named_goes_first() {
     };
     let (store, locks) = Script::new().attempts(attempts).connect();
     let lock = locks.lock("a");
-    let waiter = tokio::spawn(async move { lock.acquire().await });
+    tokio::spawn(async move { lock.acquire().await });
     for asked in 1..4 {
         store.until(asked, is_attempt).await;
         sleep(ms(1)).await;
         assert!(if asked == 2 { store.claim(0).wake_for_grant() } else { store.claim(0).wake() });
     }
     store.until(4, is_attempt).await;
-    assert!(!waiter.is_finished());
 }

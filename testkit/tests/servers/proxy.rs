@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fencelock_testkit::proxy::{
     AfterDrop, Close, Direction, DropReply, Front, NetworkFault, NewConnections, Proxy, Stats,
-    framing, lose_one_reply,
+    framing,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -289,22 +289,6 @@ async fn replies_cannot_be_dropped_without_a_framing() {
     let (framed, _client) = lines_through_proxy().await;
     let error = framed.drop_reply(DropReply::nth(0, AfterDrop::Fin)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-}
-
-#[tokio::test]
-async fn of_several_proxies_one_loses_one_reply() {
-    let (one, mut through_one) = lines_through_proxy().await;
-    let (other, mut through_other) = lines_through_proxy().await;
-    let proxies = [one, other];
-    for _ in 0..2 {
-        lose_one_reply(&proxies).unwrap();
-        through_other.write_all(b"lost\n").await.unwrap();
-        let error = read_to_end(&mut through_other).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-        through_other = connect(proxies[1].addr()).await;
-        assert_eq!(echo(&mut through_one, b"kept\n").await, b"kept\n");
-        assert_eq!(echo(&mut through_other, b"kept\n").await, b"kept\n");
-    }
 }
 
 /// However TCP cuts what they say.
