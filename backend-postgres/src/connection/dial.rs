@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fencelock_core::backend::{invalid, io_message, program};
@@ -24,8 +24,8 @@ use uuid::Uuid;
 use super::creation::{Found, OF_SCHEMA};
 use super::driver::{AwaitedProbe, Driver, Pushes};
 use super::history::History;
-use super::messages::Messages;
-use super::options::{ConnectOptions, Host, PATIENT_PROBE, without_nul};
+use super::messages::{LoginState, Messages};
+use super::options::{ConnectOptions, Host, Known, PATIENT_PROBE, without_nul};
 use super::session::{PushHandler, Session, SessionState, patient};
 use crate::error::{Remedy, meaning_of, no_login, read_setting, unreachable, words_of};
 use crate::schema;
@@ -39,11 +39,11 @@ impl ConnectOptions {
     pub(super) async fn open(
         &self,
         handler: &Arc<dyn PushHandler>,
-        probe: Duration,
+        known: &Known,
     ) -> Result<Session> {
         let mut failure: Option<Error> = None;
         for host in &self.hosts {
-            let error = match self.reach(host, handler, probe).await {
+            let error = match self.reach(host, handler, known).await {
                 Ok(reached) => match Box::pin(self.prepare(reached)).await {
                     Ok(session) => return Ok(session),
                     // Of the server that can be written: no other host helps.
@@ -74,9 +74,9 @@ impl ConnectOptions {
         &self,
         host: &Host,
         handler: &Arc<dyn PushHandler>,
-        probe: Duration,
+        known: &Known,
     ) -> Result<Reached> {
-        let limit = self.timeouts.connect;
+        let (limit, probe) = (self.timeouts.connect, known.probe);
         let end = Instant::now() + limit;
         // A channel for this alone: behind a pooler the session that listens to it becomes another program's,
         // to which the notifications of the process's channel would show owner tokens.
@@ -95,13 +95,16 @@ impl ConnectOptions {
         // In one round trip.
         let history = async { Ok(History::of(&session.client).await) };
         let asking = async { try_join!(self.require(&session), history) };
-        let (found, history) = self.in_time(host, end, asking).await?;
+        let ((found, backend), history) = self.in_time(host, end, asking).await?;
         match found.is_trusted() {
             // No request lies between: if one failed, the next host, which this one has replaced, would be used.
             true => self.history.keep(host, history)?,
             false => self.history.require(host, history)?,
         }
-        let probe = Probe { channel, probed, limit: probe };
+        // Where a probe has shown it, and the login names the backend. So it needs no second slot of a server that may
+        // have no other.
+        let is_direct = known.direct.as_ref() == Some(host) && session.backend == backend;
+        let probe = (!is_direct).then_some(Probe { channel, probed, limit: probe });
         Ok(Reached { session, found, history, end, probe })
     }
 
@@ -202,23 +205,25 @@ impl ConnectOptions {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let is_logged_in = Arc::new(AtomicBool::new(false));
-        let stream = Bounded::new(stream, Messages::new(is_logged_in.clone()));
+        let of_login = Arc::new(LoginState::default());
+        let stream = Bounded::new(stream, Messages::new(of_login.clone()));
         let login = config.connect_raw(stream, NoTls).await;
         let (client, connection) = login.map_err(|error| no_login(&error, host))?;
-        is_logged_in.store(true, Ordering::Relaxed);
+        of_login.is_done.store(true, Ordering::Relaxed);
         let state = Arc::new(SessionState::default());
+        let (backend, host) = (of_login.backend.load(Ordering::Relaxed), host.clone());
         let driver = Driver { connection, pushes, state: state.clone() };
         let task = AbortOnDropHandle::new(self.runtime.spawn(driver));
-        Ok(Session { client, host: host.clone(), address: None, prepared: None, state, task })
+        Ok(Session { client, host, address: None, backend, prepared: None, state, task })
     }
 
-    /// Refuses a server that cannot carry locks. Returns what it says of their schema.
-    async fn require(&self, session: &Session) -> Result<Found> {
+    /// Refuses a server that cannot carry locks. Returns what it says of their schema, and its backend's process ID.
+    async fn require(&self, session: &Session) -> Result<(Found, u32)> {
         let sql = format!(
             "SELECT pg_catalog.pg_is_in_recovery(), \
              pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'on', \
-             pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.version(), {OF_SCHEMA}"
+             pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.version(), \
+             pg_catalog.pg_backend_pid(), {OF_SCHEMA}"
         );
         let row = &self.ask_of_schema(session, &sql).await?;
         let (standby, read_only): (bool, bool) = (read_setting(row, 0)?, read_setting(row, 1)?);
@@ -233,12 +238,14 @@ impl ConnectOptions {
                 ),
             }));
         }
-        Found::read(row, 4)
+        let backend: i32 = read_setting(row, 4)?;
+        Ok((Found::read(row, 5)?, backend.cast_unsigned()))
     }
 
     /// Whether a notification from another session arrives at this one. It must not be used meanwhile: a pooler
     /// would pass the notification on with an answer.
-    async fn is_direct(&self, session: &Session, probe: Probe) -> Result<bool> {
+    async fn is_direct(&self, session: &Session, probe: Option<Probe>) -> Result<bool> {
+        let Some(probe) = probe else { return Ok(true) };
         let channel = schema::quoted(&probe.channel);
         // The backend that listens, as one statement has it.
         let listen = format!("LISTEN {channel}; SELECT pg_catalog.pg_backend_pid()");
@@ -386,7 +393,8 @@ struct Reached {
     history: Option<History>,
     /// When it must be ready.
     end: Instant,
-    probe: Probe,
+    /// None if it is known that no pooler is between.
+    probe: Option<Probe>,
 }
 
 /// What shows whether a pooler is between.
@@ -421,7 +429,8 @@ mod tests {
         let (store, _) = PostgresStore::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
         let options = store.clone().connect_options().unwrap();
         let handler: Arc<dyn PushHandler> = Arc::new(Nowhere);
-        let mut reached = options.reach(&options.hosts[0], &handler, PATIENT_PROBE).await.unwrap();
+        let known = Known { probe: PATIENT_PROBE, direct: None };
+        let mut reached = options.reach(&options.hosts[0], &handler, &known).await.unwrap();
         assert_eq!(reached.session.address, Some(server.addr()));
         assert!(
             reached.history.is_some()
@@ -435,7 +444,7 @@ mod tests {
         assert!(options.history.require(&session.host, None).is_err());
         // Of a schema that is there, at once: whatever fails from here on, this server has replaced others.
         let options = store.connect_options().unwrap();
-        options.reach(&options.hosts[0], &handler, PATIENT_PROBE).await.unwrap();
+        options.reach(&options.hosts[0], &handler, &known).await.unwrap();
         assert!(options.history.require(&session.host, None).is_err());
     }
 

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fencelock_net::Frames;
 
@@ -27,12 +27,21 @@ pub(super) struct Messages {
     content: u64,
     /// The cost of the current answer, as far as it is announced.
     cost: u64,
-    is_logged_in: Arc<AtomicBool>,
+    login: Arc<LoginState>,
+}
+
+/// What the messages of a login tell, which the client crate does not.
+#[derive(Debug, Default)]
+pub(super) struct LoginState {
+    pub(super) is_done: AtomicBool,
+    /// The process ID of the server's backend, by which, and a secret, a statement is cancelled. A pooler tells one of
+    /// its own.
+    pub(super) backend: AtomicU32,
 }
 
 impl Messages {
-    pub(super) fn new(is_logged_in: Arc<AtomicBool>) -> Messages {
-        Messages { header: [0; 5], header_len: 0, content: 0, cost: 0, is_logged_in }
+    pub(super) fn new(login: Arc<LoginState>) -> Messages {
+        Messages { header: [0; 5], header_len: 0, content: 0, cost: 0, login }
     }
 
     /// Adds the message that begins to the cost.
@@ -41,7 +50,7 @@ impl Messages {
         // A length below 4, which the client crate refuses, is none; the same as a negative one is too large.
         let length = u64::from(u32::from_be_bytes(length));
         self.content = length.saturating_sub(4);
-        let is_logged_in = self.is_logged_in.load(Ordering::Relaxed);
+        let is_logged_in = self.login.is_done.load(Ordering::Relaxed);
         let largest = if is_logged_in { LARGE } else { SMALL };
         let (cost, largest) = match kind {
             // It belongs to no answer, and is not kept; nor is a notice, once the login has succeeded.
@@ -70,6 +79,14 @@ impl Frames for Messages {
         while !bytes.is_empty() {
             if self.content > 0 {
                 let length = bytes.len().min(usize::try_from(self.content).unwrap_or(usize::MAX));
+                if self.header[0] == b'K' {
+                    // Before the four bytes of the secret.
+                    let known = self.login.backend.load(Ordering::Relaxed);
+                    let more = (self.content.saturating_sub(4) as usize).min(length);
+                    let id =
+                        bytes[..more].iter().fold(known, |id, byte| id << 8 | u32::from(*byte));
+                    self.login.backend.store(id, Ordering::Relaxed);
+                }
                 bytes = &bytes[length..];
                 self.content -= length as u64;
                 continue;
@@ -99,7 +116,7 @@ mod tests {
     }
 
     fn messages(is_logged_in: bool) -> Messages {
-        Messages::new(Arc::new(AtomicBool::new(is_logged_in)))
+        Messages::new(Arc::new(LoginState { is_done: is_logged_in.into(), ..Default::default() }))
     }
 
     /// However TCP cuts them.

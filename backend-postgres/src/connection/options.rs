@@ -19,6 +19,14 @@ pub(super) const USUAL_PROBE: Duration = Duration::from_millis(500);
 /// After one that arrived too late: of a busy server.
 pub(super) const PATIENT_PROBE: Duration = Duration::from_secs(5);
 
+/// What the sessions before have taught.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) probe: Duration,
+    /// Where the last one was direct.
+    pub(super) direct: Option<Host>,
+}
+
 /// The settings of all connections of a store.
 pub(crate) struct ConnectOptions {
     /// The first that can be written is used.

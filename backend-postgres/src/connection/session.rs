@@ -35,6 +35,8 @@ pub(crate) struct Session {
     pub(super) host: Host,
     /// The address that the host's name had; none of a Unix socket.
     pub(super) address: Option<SocketAddr>,
+    /// The process ID that the login told: behind a pooler not that of the server's backend.
+    pub(super) backend: u32,
     /// The prepared statements; none behind a pooler, which gives each transaction to a session that
     /// may know another program's statement by the same name.
     pub(super) prepared: Option<Vec<Statement>>,

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use fencelock_core::{Error, Result};
 use fencelock_net::{Connector, Supervised};
 
-use super::options::{ConnectOptions, PATIENT_PROBE, USUAL_PROBE};
+use super::options::{ConnectOptions, Known, PATIENT_PROBE, USUAL_PROBE};
 use super::session::{PushHandler, Session};
 
 /// A supervised session. Dropping it ends the connection.
@@ -21,7 +20,8 @@ impl SupervisedSession {
         handler: Arc<dyn PushHandler>,
     ) -> SupervisedSession {
         let (patience, runtime) = (options.timeouts.answer, options.runtime.clone());
-        let sessions = Sessions { options, handler, probe: USUAL_PROBE };
+        let known = Known { probe: USUAL_PROBE, direct: None };
+        let sessions = Sessions { options, handler, known };
         SupervisedSession(Supervised::start(sessions, patience, &runtime))
     }
 
@@ -55,21 +55,21 @@ impl SupervisedSession {
 struct Sessions {
     options: Arc<ConnectOptions>,
     handler: Arc<dyn PushHandler>,
-    /// As the sessions before have taught.
-    probe: Duration,
+    known: Known,
 }
 
 impl Connector for Sessions {
     type Connection = Arc<Session>;
 
     async fn open(&mut self) -> Result<Arc<Session>> {
-        self.options.open(&self.handler, self.probe).await.map(Arc::new)
+        self.options.open(&self.handler, &self.known).await.map(Arc::new)
     }
 
     fn opened(&mut self, session: &Arc<Session>, again: bool) {
         if again {
             self.handler.on_gap();
         }
+        self.known.direct = session.is_direct().then(|| session.host.clone());
         tracing::debug!(host = %session.host, again, "connected to postgres");
     }
 
@@ -81,9 +81,10 @@ impl Connector for Sessions {
         session.state.health.broken().await;
         session.end();
         if session.state.is_late.load(Ordering::Relaxed) {
-            self.probe = PATIENT_PROBE;
+            self.known.probe = PATIENT_PROBE;
         }
         if session.state.is_mixed.load(Ordering::Relaxed) {
+            self.known.direct = None;
             tracing::warn!(
                 host = %session.host,
                 "a pooler is between, and gave the transactions of a client to several sessions; reconnecting"

@@ -376,6 +376,9 @@ async fn a_server_without_room_for_connections_is_reported_and_waited_for() {
     // The connected client works, until it has to reconnect.
     release(acquire(&locks, "other").await).await;
     end_ours(&server).await;
+    // For which it needs the one slot that it had.
+    release(acquire(&locks, "other").await).await;
+    end_ours(&server).await;
     others.extend(user_at(&server.url()).await);
     let fresh = spawn_waiter(&locks, "lock");
     drop(others);
