@@ -41,7 +41,7 @@ fn classify(errno: Errno) -> (ErrorKind, &'static str) {
         Errno::ACCESS | Errno::PERM => (
             ErrorKind::Refused,
             ": permission denied; if another user created files in this user's own directory, run \
-             chown -R USER DIR; users who share locks need a directory of a common group (chgrp \
+             chown -R USER DIR; users who share locks need a new directory of a common group (chgrp \
              GROUP DIR && chmod 2770 DIR), given as file:///DIR",
         ),
         Errno::ROFS => (ErrorKind::Refused, ": read-only file system; use another file:///DIR"),

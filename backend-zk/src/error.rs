@@ -169,9 +169,10 @@ fn meaning_of(error: &ZkError) -> Meaning {
         ZkError::Throttled => again("the servers are overloaded"),
         ZkError::NotReadOnly => again("the server is read-only"),
         ZkError::NoWatcher => again(""),
-        ZkError::NoAuth => {
-            refused("an ACL denies it; docs/zookeeper.md lists the rights that are needed")
-        }
+        ZkError::NoAuth => refused(
+            "an ACL denies it, which is also how a wrong password in auth=digest shows: the servers take any; \
+                 docs/zookeeper.md lists the rights that are needed",
+        ),
         ZkError::InvalidAcl => refused("acl=creator needs a login: auth=digest:USER:PASSWORD"),
         ZkError::QuotaExceeded => refused("a quota of the path is exceeded"),
         ZkError::Unimplemented => refused("ZooKeeper 3.5 or newer is needed"),

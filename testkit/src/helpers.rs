@@ -12,7 +12,7 @@ use fencelock_conformance::waiting::{
     until_queued_within, until_within,
 };
 pub use fencelock_conformance::waiting::{assert_kind, within};
-use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result};
+use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result, lease_end};
 use futures_util::future::join_all;
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep};
@@ -150,8 +150,8 @@ pub async fn until_free(locks: &Locks, name: &str) {
 /// # Panics
 /// When there is none.
 pub async fn until_renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
-    let now = locks.now();
-    let wanted = now + ttl - (ttl / 50 + ms(10));
+    // A renewal that was sent before may be older than what it is to show.
+    let wanted = lease_end(locks.now(), ttl);
     until(&format!("{} is renewed", guard.name()), async || {
         if !guard.is_held() {
             panic!("{} was lost: {}", guard.name(), guard.lost().await);

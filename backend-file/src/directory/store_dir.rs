@@ -66,15 +66,19 @@ impl Directory {
         let fd = open_or_make(CWD, path, OPEN_DIR)
             .map_err(|errno| failed("open the directory", path, errno))?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| failed("stat", path, e))?;
-        let mode = Mode::from_raw_mode(stat.st_mode);
-        if mode.contains(Mode::WOTH) {
-            if !mode.contains(Mode::SVTX) {
+        // Who may rename one of them could lead two processes into two directories, and both would hold a lock.
+        let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        for dir in whole.ancestors() {
+            let above = || rustix::fs::stat(dir).map_err(|errno| failed("stat", dir, errno));
+            let mode = Mode::from_raw_mode(if dir == whole { stat } else { above()? }.st_mode);
+            if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
                 return Err(refused(format!(
-                    "every user may remove files in {}; run chmod +t on it, or use another \
-                     file:///DIR",
-                    path.display()
+                    "every user may rename files in {}; run chmod +t on it, or use another file:///DIR",
+                    dir.display()
                 )));
             }
+        }
+        if Mode::from_raw_mode(stat.st_mode).contains(Mode::WOTH) {
             let owner = Uid::from_raw(stat.st_uid);
             if !owner.is_root() && owner != rustix::process::geteuid() {
                 return Err(refused(format!(

@@ -60,7 +60,7 @@ async fn unusable_directories_are_refused_with_advice() {
     for (place, says) in [
         ("file", "expected a directory"),
         ("missing/dir", "no such file or directory; create"),
-        ("open", "chmod +t"),
+        ("open/dir", "chmod +t"),
     ] {
         let error = refusal(&format!("file://{}/{place}", dir.path().display())).await;
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");

@@ -167,8 +167,11 @@ impl Chosen<'_> {
                 Ok(NO)
             }
             Err(error) => {
-                // Also where it is refused: a node of a quorum may have done it.
-                audited("perhaps broken", Some(fencelock_cli::chain(&error)));
+                // A node of a quorum may have done it, also where it is refused.
+                let is_certain =
+                    error.kind() == ErrorKind::Refused && lock.locks.profile().store != "redlock";
+                let outcome = if is_certain { "not broken" } else { "perhaps broken" };
+                audited(outcome, Some(fencelock_cli::chain(&error)));
                 Err(error)
             }
         }
