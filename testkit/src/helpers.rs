@@ -12,7 +12,7 @@ use fencelock_conformance::waiting::{
     until_queued_within, until_within,
 };
 pub use fencelock_conformance::waiting::{assert_kind, within};
-use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result, lease_end};
+use fencelock_core::{Error, ErrorKind, FencingToken, Guard, Locks, Moment, Result};
 use futures_util::future::join_all;
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep};
@@ -145,13 +145,13 @@ pub async fn until_free(locks: &Locks, name: &str) {
     until_free_within(PATIENCE, locks, name).await;
 }
 
-/// Awaits a renewal that was sent after this was called.
+/// Awaits a renewal that was sent after this was called, or less than a fiftieth of the TTL before.
 ///
 /// # Panics
 /// When there is none.
 pub async fn until_renewed(locks: &Locks, guard: &Guard, ttl: Duration) {
-    // A renewal that was sent before may be older than what it is to show.
-    let wanted = lease_end(locks.now(), ttl);
+    let now = locks.now();
+    let wanted = now + ttl - (ttl / 50 + ms(10));
     until(&format!("{} is renewed", guard.name()), async || {
         if !guard.is_held() {
             panic!("{} was lost: {}", guard.name(), guard.lost().await);

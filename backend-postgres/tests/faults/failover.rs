@@ -260,6 +260,8 @@ async fn of_several_hosts_the_primary_is_found_again_after_a_switch() {
     pair.standby.has_told(&pair.primary).await.unwrap();
     pair.standby.stop().await.unwrap();
     pair.primary.promote().await.unwrap();
+    // By the new primary: a renewal by the last one may be younger than that.
+    tokio::time::sleep(ms(700)).await;
     until_renewed(&locks, &kept, ms(30_000)).await;
     // The one that it has replaced takes writes again, and is named first.
     pair.standby.restart().await.unwrap();
