@@ -95,6 +95,10 @@ pub(crate) fn code_of(error: &RedisError) -> &str {
     if DENIED.iter().any(|denied| words.contains(denied)) {
         return "NOPERM";
     }
+    // What a script gets for a key that has moved, or was removed, while its slot moves.
+    if words.contains("access a non local key") {
+        return "ASK";
+    }
     let inner = own_words(words).split(' ').next().unwrap_or_default();
     if TABLE.iter().any(|(known, _)| *known == inner) { inner } else { code }
 }
@@ -272,6 +276,7 @@ mod tests {
     fn a_code_inside_other_text_is_ignored() {
         let words = "wrong number of arguments for OOM: -READONLY";
         assert_eq!(code_of(&error("ERR", words)), "ERR");
+        assert_eq!(code_of(&error("ERR", "Attempted to access a non local key in")), "ASK");
     }
 
     #[test]

@@ -53,7 +53,11 @@ pub enum Priority {
 }
 
 /// How many ms requests wait behind more useful ones, by priority.
-const PATIENCE_BEHIND: [u128; 5] = [u128::MAX, 1000, 1000, 200, 200];
+const PATIENCE_BEHIND: [u128; 5] = [0, 1000, 1000, 200, 200];
+
+/// Which part of the places of a call those have then. Checks the most: each lock with waiters needs one in three
+/// seconds, and none has more than one in a second.
+const PARTS: [usize; 5] = [8, 8, 8, 8, 2];
 
 /// Transport that sends batches; one per connection.
 pub trait BatchTransport: Send + Sync + Sized + 'static {
@@ -174,8 +178,8 @@ impl<R> Waiting<R> {
         self.len += 1;
     }
 
-    /// The next ones, `most` at most. Those that have waited for too long have an eighth of the places at each priority:
-    /// they are not starved, and do not starve others.
+    /// The next ones, `most` at most. Those that have waited for too long have their [parts](PARTS) of the places: they
+    /// are not starved, and do not starve others.
     fn take(&mut self, most: usize) -> Vec<R> {
         self.now = Instant::now();
         if self.len > most {
@@ -184,8 +188,8 @@ impl<R> Waiting<R> {
             }
         }
         let mut taken = Vec::with_capacity(self.len.min(most));
-        for (queue, patience) in self.sorted.iter_mut().zip(PATIENCE_BEHIND) {
-            let places = (taken.len() + (most / 8).max(1)).min(most);
+        for ((queue, patience), part) in self.sorted.iter_mut().zip(PATIENCE_BEHIND).zip(PARTS) {
+            let places = (taken.len() + (most / part).max(1)).min(most);
             let is_late = |since: &Instant| (self.now - *since).as_millis() >= patience;
             while taken.len() < places && queue.front().is_some_and(|(since, _)| is_late(since)) {
                 taken.extend(queue.pop_front().map(|(_, request)| request));
@@ -488,7 +492,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(100)).await;
         }
         let of = |request| sent.iter().filter(move |it| it.0 == request).map(|it| it.1);
-        assert!(of(1).eq([2, 3, 4]) && of(2).eq([2, 3, 4]), "{sent:?}");
+        assert!(of(1).eq([2, 2, 3]) && of(2).eq([2, 3, 4]), "{sent:?}");
         assert!(of(3).eq([10, 11, 12]) && of(4).eq([10, 11, 12]), "{sent:?}");
     }
 

@@ -122,8 +122,7 @@ async fn only_the_attempt_of_a_claim_that_a_message_named_goes_first() {
         waiting(TTL)
     };
     let (store, locks) = Script::new().attempts(attempts).connect();
-    let lock = locks.lock("a");
-    tokio::spawn(async move { lock.acquire().await });
+    tokio::spawn(async move { locks.lock("a").acquire().await });
     for asked in 1..4 {
         store.until(asked, is_attempt).await;
         sleep(ms(1)).await;

@@ -40,7 +40,8 @@ impl QuorumClaim {
         let written = fan_out.written.clone();
         let while_granted = || {
             let mut state = self.state();
-            state.extension = Some(written.clone());
+            state.extensions.retain(|earlier| Arc::strong_count(earlier) > 1);
+            state.extensions.push(written.clone());
             state.may_extend(&grant.identity, eligible.nodes()).then_some(state)
         };
         if !fan_out.send(while_granted).await {

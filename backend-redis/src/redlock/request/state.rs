@@ -58,8 +58,8 @@ pub(super) struct State {
     pub(super) roll_backs: Option<Arc<Written>>,
     /// Why nodes have not rolled back.
     pub(super) refusals: BTreeMap<usize, Error>,
-    /// The requests of the last extension.
-    pub(super) extension: Option<Arc<Written>>,
+    /// The requests of the extensions that are under way: a late one is not waited for.
+    pub(super) extensions: Vec<Arc<Written>>,
 }
 
 /// What the claim does on the quorum:
@@ -230,7 +230,7 @@ impl State {
     pub(super) fn begin_release(&mut self, waiter: &str, queues: bool) {
         self.end_votes(queues, Moment::NEVER);
         // What came after it would queue the waiter, or reinstall the grant again.
-        for written in [self.roll_backs.take(), self.extension.take()].into_iter().flatten() {
+        for written in self.roll_backs.take().into_iter().chain(self.extensions.drain(..)) {
             written.end();
         }
         let granted = match &self.phase {
