@@ -10,6 +10,7 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
 use crate::protocol::identity::{ClientId, Keys};
 use crate::redlock::node::member::Member;
+use crate::redlock::node::pending_releases::{ReleaseKind, release_round};
 use crate::redlock::node::quorum::Quorum;
 use crate::redlock::rules::rejections::{CHECK_INTERVAL, nth_change};
 use crate::redlock::scripts::QUORUM;
@@ -29,7 +30,16 @@ pub(crate) async fn check(
     let reports = quorum.electorate(quorum.now(), |_| None)?.reports;
     let request = async |member: &Member, ticket| {
         let reply = member.batches.call(call, call.script.priority, Some(ticket)).await?;
-        read_waiter_check(&reply).ok_or_else(|| protocol_error("check_waiters"))
+        let reply = read_waiter_check(&reply).ok_or_else(|| protocol_error("check_waiters"))?;
+        // What a node did only after the claim's release was given up: all others would wait behind it.
+        for stray in reply.turns.iter().chain([&reply.first]) {
+            if quorum.view.waiters.is_stray(stray) {
+                let waiter = str::from_utf8(stray).unwrap_or_default();
+                let kind = ReleaseKind::Leave;
+                release_round(&member.batches, None, &keys, stray, waiter, kind).await?;
+            }
+        }
+        Ok(reply)
     };
     let replies = quorum.ask(reports, 1, request).await?;
     let missing = replies.iter().filter(|reply| reply.missing).count();
