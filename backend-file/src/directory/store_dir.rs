@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fencelock_core::{Error, Result};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::{self, Errno};
 
 use crate::directory::account::Account;
@@ -66,25 +66,31 @@ impl Directory {
         let fd = open_or_make(CWD, path, OPEN_DIR)
             .map_err(|errno| failed("open the directory", path, errno))?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| failed("stat", path, e))?;
-        // Who may rename one of them could lead two processes into two directories, and both would hold a lock.
-        let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        for dir in whole.ancestors() {
-            let above = || rustix::fs::stat(dir).map_err(|errno| failed("stat", dir, errno));
-            let mode = Mode::from_raw_mode(if dir == whole { stat } else { above()? }.st_mode);
-            if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
-                return Err(refused(format!(
-                    "every user may rename files in {}; run chmod +t on it, or use another file:///DIR",
-                    dir.display()
-                )));
-            }
+        let is_trusted = |owner| [0, rustix::process::geteuid().as_raw()].contains(&owner);
+        if is_open(path, &stat)? && !is_trusted(stat.st_uid) {
+            return Err(refused(format!(
+                "{} is open to all users and belongs to user {}, who may remove their files; run chown root on it, \
+                 or use another file:///DIR",
+                path.display(),
+                stat.st_uid
+            )));
         }
-        if Mode::from_raw_mode(stat.st_mode).contains(Mode::WOTH) {
-            let owner = Uid::from_raw(stat.st_uid);
-            if !owner.is_root() && owner != rustix::process::geteuid() {
+        // Whose component it is could lead two processes into two directories, and both would hold a lock.
+        let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        for name in whole.ancestors().chain(path.ancestors()) {
+            let Some(dir) = name.parent() else { continue };
+            let of = |stat: io::Result<Stat>| stat.map_err(|errno| failed("stat", name, errno));
+            if !is_open(dir, &of(rustix::fs::stat(dir))?)? {
+                continue;
+            }
+            // It may be removed while it is empty.
+            let owner = if name == whole { stat } else { of(rustix::fs::lstat(name))? }.st_uid;
+            if !is_trusted(owner) {
                 return Err(refused(format!(
-                    "{} is open to all users and belongs to user {owner}, who may remove their \
-                     files; run chown root on it, or use another file:///DIR",
-                    path.display()
+                    "{} belongs to user {owner}, and every user may make one in {}; remove it, or use \
+                     another file:///DIR",
+                    name.display(),
+                    dir.display()
                 )));
             }
         }
@@ -171,6 +177,18 @@ impl Directory {
         let flags = OPEN_DIR | OFlags::NOFOLLOW;
         rustix::fs::openat(self.fd(), name, flags, Mode::empty())
     }
+}
+
+/// Whether every user may make files in `dir`; refused if each may rename those of others.
+fn is_open(dir: &Path, stat: &Stat) -> Result<bool> {
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
+        let dir = dir.display();
+        return Err(refused(format!(
+            "every user may rename files in {dir}; run chmod +t on it, or use another file:///DIR"
+        )));
+    }
+    Ok(mode.contains(Mode::WOTH))
 }
 
 /// Whether a file that was just created is missing.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -70,6 +70,15 @@ async fn unusable_directories_are_refused_with_advice() {
     }
     chmod(&open, 0o1777);
     connect_url(&[SCHEME], &format!("file://{}", open.display())).await.unwrap();
+    // Made first by another user, where everybody may.
+    let (theirs, link) = (open.join("theirs"), open.join("link"));
+    fs::create_dir(&theirs).unwrap();
+    symlink(dir.path(), &link).unwrap();
+    for place in [&theirs, &link] {
+        lchown(place, Some(65_534), None).unwrap();
+        let error = refusal(&format!("file://{}", place.display())).await.to_string();
+        assert!(error.contains("belongs to user 65534"), "{error}");
+    }
     let relative = FileStore::at("some/dir").locks(Settings::default()).await.unwrap_err();
     assert!(relative.to_string().contains("absolute"), "{relative}");
 }

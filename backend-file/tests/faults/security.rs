@@ -350,8 +350,13 @@ fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
     if !is_root() {
         return;
     }
-    let store = directory_of(ALICE, GROUP, 0o700);
-    let alice = |line: &str| TestProcess::start_as(store.path(), line, ALICE, &[]);
+    // Below one where others could make it first it would be refused.
+    let home = directory_of(0, 0, 0o755);
+    let store = home.path().join("store");
+    fs::create_dir(&store).unwrap();
+    chmod(&store, 0o700);
+    chown(&store, Some(ALICE), Some(GROUP)).unwrap();
+    let alice = |line: &str| TestProcess::start_as(&store, line, ALICE, &[]);
     let held = |mut process: TestProcess| {
         process.holds();
         process
@@ -361,27 +366,27 @@ fn root_in_a_user_s_private_directory_does_not_lock_the_user_out() {
         process.end();
     };
     // Root is the first to use the directory and the lock.
-    released(held(TestProcess::start(store.path(), "hold first exclusive")));
-    is_owned(store.path(), ALICE);
+    released(held(TestProcess::start(&store, "hold first exclusive")));
+    is_owned(&store, ALICE);
     let first = held(alice("hold first exclusive"));
     // Root waits, in a slot whose pipe it creates.
-    let waiting = TestProcess::start(store.path(), "hold first exclusive");
+    let waiting = TestProcess::start(&store, "hold first exclusive");
     in_runtime(async {
-        let locks = connect(store.path()).await;
+        let locks = connect(&store).await;
         until_queue_is(&locks, "first", 1, 1).await;
         let third = alice("hold first exclusive");
         until_queue_is(&locks, "first", 1, 2).await;
-        is_owned(store.path(), ALICE);
+        is_owned(&store, ALICE);
         released(first);
         released(held(waiting));
         released(held(third));
     });
     // The other way round: the user is the first.
     released(held(alice("hold second exclusive")));
-    released(held(TestProcess::start(store.path(), "hold second exclusive")));
+    released(held(TestProcess::start(&store, "hold second exclusive")));
     released(held(alice("hold second exclusive")));
-    is_owned(store.path(), ALICE);
-    assert!(fencelock_file::leftovers(store.path()).unwrap().is_empty());
+    is_owned(&store, ALICE);
+    assert!(fencelock_file::leftovers(&store).unwrap().is_empty());
 }
 
 #[test]

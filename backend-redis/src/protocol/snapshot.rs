@@ -5,8 +5,9 @@ use std::time::Duration;
 use fencelock_core::{FencingToken, Label, Mode, Participant, ParticipantId, Snapshot};
 use redis::Value;
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
-use super::identity::Identity;
+use super::identity::{ClientId, Identity};
 
 /// Cap on reported holders and waiters: the script blocks the server while it runs.
 pub(crate) const MOST: &str = "1000";
@@ -76,7 +77,7 @@ fn id(value: &[u8]) -> ParticipantId {
 
 /// The owner in `value`; `None` if another program wrote it.
 #[cfg(feature = "redlock")]
-fn owner(value: &[u8]) -> Option<uuid::Uuid> {
+fn owner(value: &[u8]) -> Option<Uuid> {
     Identity::parse(value).map(|identity| identity.owner)
 }
 
@@ -149,6 +150,14 @@ impl LockContents {
             self.holders.into_iter().map(holder).collect(),
             self.waiters.into_iter().filter_map(waiter).collect(),
         )
+    }
+
+    /// The queue entries of `client` whose claims are over: what a server that was frozen did after they were given up.
+    pub(crate) fn strays(self, client: &ClientId, is_over: impl Fn(&Uuid) -> bool) -> Vec<Vec<u8>> {
+        let is_stray = |value: &Vec<u8>| {
+            Identity::parse(value).is_some_and(|own| own.client == *client && is_over(&own.owner))
+        };
+        self.waiters.into_iter().map(|waiter| waiter.value).filter(is_stray).collect()
     }
 
     /// The value of the participant `who` of an earlier snapshot, if it is still there, and how the scripts remove it.

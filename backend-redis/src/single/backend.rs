@@ -9,6 +9,7 @@ use fencelock_core::{
     ReleaseOutcome, RenewOutcome, Result, Scratch, Snapshot, WaiterCheck,
 };
 use redis::Value;
+use tokio::time::timeout;
 
 use super::acquisition::RedisAcquisition;
 use super::store::Store;
@@ -66,8 +67,11 @@ impl DistributedLock for Store {
             (None, Duration::ZERO) => CHECK_AGAIN,
             (_, check_after) => check_after,
         };
-        for stray in reply.ours.iter().chain(&reply.head) {
-            self.release_if_stray(keys, stray).await?;
+        let ours = reply.ours.iter().chain(&reply.head);
+        let strays: Vec<_> = ours.filter(|identity| self.is_stray(identity)).cloned().collect();
+        if !strays.is_empty() {
+            // What this check says of the others is not lost with it, nor late.
+            let _ = timeout(CHECK_AGAIN, self.release_strays(keys, strays)).await;
         }
         // Without a first waiter of ours, any waiter may continue what the script left undone.
         let sooner = head.unwrap_or(0);

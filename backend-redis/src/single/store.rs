@@ -4,9 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::sync::Mutex;
 use fencelock_core::{BootClock, Claim, Profile, ReleaseOutcome, Result};
+use futures_util::{StreamExt, stream};
 use redis::Value;
+use uuid::Uuid;
 
 use super::notifications::Notifications;
 use crate::protocol::call::ScriptCall;
@@ -18,6 +21,9 @@ use crate::server::topology::Server;
 
 /// How often the first waiter checks a lock that a client of another library holds.
 const FOREIGN_CHECK: Duration = Duration::from_millis(50);
+
+/// What fits into one call.
+const STRAYS_AT_ONCE: usize = 64;
 
 /// The state of a client.
 #[derive(Debug)]
@@ -63,15 +69,27 @@ impl Store {
         }
     }
 
-    /// Releases an identity of this client that belongs to no live claim: an attempt that arrived
-    /// after its claim's release wrote it, and no other client would ever remove it.
-    pub(crate) async fn release_if_stray(&self, keys: &Keys, identity: &[u8]) -> Result<()> {
-        match Identity::parse(identity) {
-            Some(own) if !self.notifications.claims.contains(&own.owner) => {
-                self.release(keys, &[identity]).await.map(drop)
-            }
-            _ => Ok(()),
-        }
+    /// Whether an identity of this client belongs to no live claim: an attempt that arrived after its claim's release
+    /// wrote it, and no other client would ever remove it.
+    pub(crate) fn is_stray(&self, identity: &[u8]) -> bool {
+        Identity::parse(identity).is_some_and(|own| self.is_over(&own.owner))
+    }
+
+    fn is_over(&self, owner: &Uuid) -> bool {
+        !self.notifications.claims.contains(owner)
+    }
+
+    /// Releases those that are `known`, and all that wait: one after the other they would keep the others out.
+    pub(crate) async fn release_strays(&self, keys: &Keys, known: Vec<Vec<u8>>) -> Result<()> {
+        let waiting = self.contents(keys).await?.strays(&self.client, |owner| self.is_over(owner));
+        let releasing = stream::iter(known.into_iter().chain(waiting)).map(async |stray| {
+            let (keys, values) = (&keys.all(), &[stray.as_slice()]);
+            let call = ScriptCall { script: &SCRIPTS.release, keys, values };
+            // The next check repeats it.
+            let _ = self.server.call_as(call, Priority::RollBack).await;
+        });
+        releasing.buffer_unordered(STRAYS_AT_ONCE).collect::<()>().await;
+        Ok(())
     }
 
     /// The holders and waiters of one lock.

@@ -77,3 +77,25 @@ pub(crate) async fn what_another_program_wrote(locks: &Locks, nodes: &[TestRedis
         assert!(!redis_command(node, &["ACL", "LOG"]).await.contains("elsewhere"));
     }
 }
+
+/// Whose attempts a server that was frozen carries out after everybody has given them up. Each check of the waiters
+/// meets the first of them only.
+pub(crate) async fn waiters_that_are_over(locks: &Locks, nodes: &[TestRedis]) {
+    let held = acquire(locks, "lock").await;
+    let over = spawn_waiter(locks, "lock");
+    until_queued(locks, "lock", 1).await;
+    let queue = "{lock:lock}:q";
+    let entry = redis_command(&nodes[0], &["ZRANGE", queue, "1", "1", "WITHSCORES"]).await;
+    let (entry, arrival) = entry.trim_end().split_once('\n').expect("an entry");
+    over.abort();
+    until_queued(locks, "lock", 0).await;
+    let waiter = spawn_waiter(locks, "lock");
+    until_queued(locks, "lock", 1).await;
+    let owner = entry.split(' ').nth(3).expect("an owner");
+    for (node, n) in nodes.iter().flat_map(|node| (10..90).map(move |n| (node, n))) {
+        let entry = entry.replace(owner, &format!("{n}{}", &owner[2..]));
+        redis_command(node, &["ZADD", queue, arrival, &entry]).await;
+    }
+    release(held).await;
+    release(until_granted(waiter).await).await;
+}

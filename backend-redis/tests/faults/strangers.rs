@@ -5,7 +5,7 @@ use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::endless::steps;
-use crate::shared::what_another_program_wrote;
+use crate::shared::{waiters_that_are_over, what_another_program_wrote};
 use crate::support::*;
 
 /// Row 43.
@@ -170,5 +170,14 @@ async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
 async fn what_another_program_wrote_is_shown_and_evicted() {
     let server = TestRedis::start().await.unwrap();
     what_another_program_wrote(&direct(&server, "").await, std::slice::from_ref(&server)).await;
+    drained(&server).await;
+}
+
+/// Row 12.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_are_over_do_not_keep_others_of_their_client_out() {
+    let server = TestRedis::start().await.unwrap();
+    let locks = direct(&server, "ttl=60s").await;
+    waiters_that_are_over(&locks, std::slice::from_ref(&server)).await;
     drained(&server).await;
 }

@@ -11,6 +11,7 @@ use fencelock_testkit::servers::TestRedis;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
+use crate::shared::waiters_that_are_over;
 use crate::support::*;
 
 /// How many steps the nodes ran.
@@ -88,26 +89,11 @@ async fn a_crowd_of_one_client_with_locks_of_its_own_is_served() {
     quorum.drained().await;
 }
 
-/// What a node did only after everybody had given the claim up, such as by requests that lay in its socket.
+/// Row 12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_over_does_not_keep_others_of_its_client_out() {
+async fn waiters_that_are_over_do_not_keep_others_of_their_client_out() {
     let quorum = TestQuorum::new(3, LONG).await;
-    let locks = quorum.direct(LONG).await;
-    let held = acquire(&locks, "lock").await;
-    let over = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
-    let queue = "{lock:lock}:q";
-    let entry = redis_command(&quorum.nodes[0], &["ZRANGE", queue, "1", "1", "WITHSCORES"]).await;
-    let (entry, arrival) = entry.trim_end().split_once('\n').unwrap();
-    over.abort();
-    until_queued(&locks, "lock", 0).await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
-    for node in &quorum.nodes {
-        redis_command(node, &["ZADD", queue, arrival, entry]).await;
-    }
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    waiters_that_are_over(&quorum.direct(LONG).await, &quorum.nodes).await;
     quorum.drained().await;
 }
 

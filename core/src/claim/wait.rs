@@ -10,8 +10,9 @@ use crate::sync::Mutex;
 use crate::time::moment::Moment;
 use crate::types::error::Error;
 
-/// An answer is expected for so long at least: what takes longer, also than twice the last one, is silence.
-const SLOW_ANSWER: Duration = Duration::from_millis(500);
+/// An answer is expected for so long at least, and for twice the time of the last one, but not for longer than the other:
+/// one answer of a store that stood still says nothing of the next.
+const SLOW_ANSWER: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 pub(crate) struct Wait {
     pub(crate) cleanup: Arc<CleanupGuard>,
@@ -75,7 +76,7 @@ impl Wait {
     /// Whether the answer to its first request may still be on its way, if the `last` one took so long.
     pub(crate) fn expects_answer(&self, now: Moment, last: Duration) -> bool {
         let asked = Moment::from_nanos(self.unanswered_since.load(Ordering::Acquire));
-        let is_early = now < asked + SLOW_ANSWER.max(2 * last);
+        let is_early = now < asked + (2 * last).clamp(SLOW_ANSWER[0], SLOW_ANSWER[1]);
         is_early && matches!(*self.last_answer.lock(), LastAnswer::None)
     }
 

@@ -3,5 +3,9 @@
 local function notify(claim)
   redis.call('ZREM', Q, '')
   redis.call('ZRANGE', Q, 0, 0)
+  -- What removes a member of a group; never there.
+  local never = '{' .. L .. '}:e:}:q'
+  redis.call('ZINCRBY', never, 0, '')
+  redis.call('DEL', never)
   redis.call('PUBLISH', claim.client, claim.owner .. ' 0')
 end

@@ -14,7 +14,7 @@ use crate::redlock::scripts::QUORUM;
 use crate::server::batch::{BatchingNode, Ticket};
 
 /// Concurrent releases at one node: enough to keep it busy, few enough not to delay other requests.
-const AT_ONCE: usize = 100;
+pub(crate) const AT_ONCE: usize = 100;
 
 /// What one node may have, and is to be released there once it can be reached again.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ use fencelock_core::backend::shrink_after_burst;
 use fencelock_core::sync::Mutex;
 use uuid::Uuid;
 
-use crate::protocol::identity::Identity;
 use crate::redlock::node_set::NodeSet;
 use crate::redlock::rules::votes::majority;
 
@@ -56,10 +55,9 @@ impl Waiters {
         shrink_after_burst(&mut claims);
     }
 
-    /// Whether `identity`, of this client, is in a queue and of no claim that is left.
-    pub(crate) fn is_stray(&self, identity: &[u8]) -> bool {
-        let claim = Identity::parse(identity);
-        claim.is_some_and(|claim| !self.claims.lock().contains_key(&claim.owner))
+    /// Whether `owner`, of this client, is of no claim that is left.
+    pub(crate) fn is_over(&self, owner: &Uuid) -> bool {
+        !self.claims.lock().contains_key(owner)
     }
 
     /// Handles what node `node` published: `owner`, or `owner 0` when an operator has removed the

@@ -1,19 +1,26 @@
 //! The periodic check of one lock's waiters: one request to each node, whatever their number.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::{LockName, Result, WaiterCheck};
+use futures_util::{StreamExt, stream};
 use redis::Value;
 
 use super::acquisition::RedlockAcquisition;
 use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
-use crate::protocol::identity::{ClientId, Keys};
+use crate::protocol::identity::{ClientId, Identity, Keys};
+use crate::protocol::script::SCRIPTS;
+use crate::protocol::snapshot;
 use crate::redlock::node::member::Member;
-use crate::redlock::node::pending_releases::{ReleaseKind, release_round};
+use crate::redlock::node::pending_releases::{AT_ONCE, ReleaseKind, release_round};
 use crate::redlock::node::quorum::Quorum;
+use crate::redlock::node::view::QuorumView;
 use crate::redlock::rules::rejections::{CHECK_INTERVAL, nth_change};
 use crate::redlock::scripts::QUORUM;
+use crate::server::batch::BatchingNode;
 use crate::server::sample::in_turn;
 
 /// One result for each of `waiting`, which all wait for `lock`.
@@ -31,13 +38,12 @@ pub(crate) async fn check(
     let request = async |member: &Member, ticket| {
         let reply = member.batches.call(call, call.script.priority, Some(ticket)).await?;
         let reply = read_waiter_check(&reply).ok_or_else(|| protocol_error("check_waiters"))?;
-        // What a node did only after the claim's release was given up: all others would wait behind it.
-        for stray in reply.turns.iter().chain([&reply.first]) {
-            if quorum.view.waiters.is_stray(stray) {
-                let waiter = str::from_utf8(stray).unwrap_or_default();
-                let kind = ReleaseKind::Leave;
-                release_round(&member.batches, None, &keys, stray, waiter, kind).await?;
-            }
+        let is_over = |own: Identity| quorum.view.waiters.is_over(&own.owner);
+        let is_stray = |identity: &Vec<u8>| Identity::parse(identity).is_some_and(is_over);
+        if is_stray(&reply.first) || reply.turns.iter().any(is_stray) {
+            let (batches, view) = (member.batches.clone(), quorum.view.clone());
+            let removing = remove_strays(batches, view, client.clone(), keys.clone());
+            quorum.runtime.spawn(removing);
         }
         Ok(reply)
     };
@@ -62,6 +68,30 @@ pub(crate) async fn check(
         }
     };
     Ok(waiting.iter().enumerate().map(result_for).collect())
+}
+
+/// Removes the waiters of this client from a node's queue that are over: what the node did only after their releases had
+/// been given up, all others would wait behind. The next check repeats what fails.
+async fn remove_strays(
+    batches: Arc<BatchingNode>,
+    view: Arc<QuorumView>,
+    client: ClientId,
+    keys: Keys,
+) {
+    let values = &[snapshot::MOST.as_bytes()];
+    let call = ScriptCall { script: &SCRIPTS.inspect, keys: &keys.all(), values };
+    let reply = batches.call(call, Priority::RollBack, None).await;
+    let Some(contents) = reply.ok().and_then(snapshot::read) else { return };
+    let strays = contents.strays(&client, |owner| view.waiters.is_over(owner));
+    let removing = stream::iter(strays).map(|stray| {
+        let (batches, keys) = (&batches, &keys);
+        async move {
+            let (waiter, kind) = (str::from_utf8(&stray), ReleaseKind::RollBack(""));
+            let waiter = waiter.unwrap_or_default();
+            let _ = release_round(batches, None, keys, &stray, waiter, kind).await;
+        }
+    });
+    removing.buffer_unordered(AT_ONCE).collect::<()>().await;
 }
 
 /// One node's reply.

@@ -1,6 +1,6 @@
 //! The least permissions that a user needs: every word of the documented rules, and no more.
 
-use fencelock_core::{ErrorKind, LostReason};
+use fencelock_core::{ErrorKind, Guard, Locks, LostReason};
 use fencelock_testkit::helpers::*;
 use fencelock_testkit::servers::{RedisOptions, TestCluster, TestRedis, TestSentinel};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -236,13 +236,19 @@ async fn the_lock_of_a_holder_that_cannot_be_told_is_not_taken() {
     let server = TestRedis::start().await.unwrap();
     allow(&server, &["allkeys", "allchannels", "+@all"]).await;
     let locks = connect(&format!("{}?prefix=lock:app:&ttl=1h", server.url())).await.unwrap();
-    let held = acquire(&locks, "a").await;
-    let waiter = spawn_waiter(&locks, "a");
-    until_queued(&locks, "a", 1).await;
-    let holder = locks.inspect("a").await.unwrap().holders.remove(0).id;
     let operator = connect(&url(&server, "")).await.unwrap();
-    let commands =
-        ["publish", "del", "zrem", "zrange"].map(|it| [format!("-{it}"), format!("+{it}")]);
+    cannot_be_told(&server, &operator, acquire(&locks, "a").await, &locks).await;
+    let reader = locks.rw_lock("a").read().acquire().await.unwrap();
+    cannot_be_told(&server, &operator, reader, &locks).await;
+    locks.close().await.unwrap();
+}
+
+async fn cannot_be_told(server: &TestRedis, operator: &Locks, held: Guard, locks: &Locks) {
+    let waiter = spawn_waiter(locks, "a");
+    until_queued(locks, "a", 1).await;
+    let holder = locks.inspect("a").await.unwrap().holders.remove(0).id;
+    let commands = ["publish", "del", "zrem", "zrange", "zincrby"];
+    let commands = commands.map(|it| [format!("-{it}"), format!("+{it}")]);
     let channels = ["resetchannels &lock:@*", "allchannels"].map(str::to_owned);
     for [denied, allowed] in commands.into_iter().chain([channels]) {
         let set = async |rules: &str| {
@@ -258,5 +264,4 @@ async fn the_lock_of_a_holder_that_cannot_be_told_is_not_taken() {
     assert!(operator.evict("app:a", &holder).await.unwrap());
     assert_eq!(soon("it is told", held.lost()).await, LostReason::TakenAway);
     release(until_granted(waiter).await).await;
-    locks.close().await.unwrap();
 }
