@@ -134,10 +134,6 @@ impl Locks {
         Locks { connection: Connection::Ready(client) }
     }
 
-    pub(crate) async fn into_client(self) -> Result<Arc<ClientInner>> {
-        self.connection.connected().await.cloned()
-    }
-
     /// Waits until the store is connected for the first time, for at most `unreachable_after`. Only a client from
     /// `connect_lazy` is not connected from the beginning. Whether the store answers now says
     /// [`health`](Locks::health).

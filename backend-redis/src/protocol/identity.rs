@@ -110,9 +110,14 @@ impl Identity {
                 Mode::Permits(Permits::new(n.parse().ok()?, limit.parse().ok()?).ok()?)
             }
         };
-        let _ttl: u64 = words.next()?.parse().ok()?;
-        let client = ClientId(words.next()?.to_owned());
-        let owner = Uuid::try_parse(words.next()?).ok()?;
+        let [ttl, client, owner] = [words.next()?, words.next()?, words.next()?];
+        let _ttl: u64 = ttl.parse().ok()?;
+        // What the scripts do not take for a claim: other white space, and a UUID with hyphens.
+        let is_word = !client.is_empty() && !client.contains(char::is_whitespace);
+        if ttl.starts_with('+') || !is_word || owner.len() != 32 {
+            return None;
+        }
+        let (client, owner) = (ClientId(client.to_owned()), Uuid::try_parse(owner).ok()?);
         let label = Label::new(words.next()?);
         Some(Identity { mode, client, owner, label, tokens })
     }
@@ -174,11 +179,14 @@ mod tests {
         for foreign in [
             "",
             "x",
-            "deadbeef",
             "0123456789abcdef0123456789abcdef",
             "x 30000 p 0123 label",
-            "q 30000 p 67e55044-10b1-426f-9247-bb680e5fe0c8 l",
+            "q 30000 p 67e5504410b1426f9247bb680e5fe0c8 l",
             "p0/2 30000 p 67e5504410b1426f9247bb680e5fe0c8 l",
+            "x 30000 p 67e55044-10b1-426f-9247-bb680e5fe0c8 l",
+            "x +30000 p 67e5504410b1426f9247bb680e5fe0c8 l",
+            "x 30000  67e5504410b1426f9247bb680e5fe0c8 l",
+            "x 30000 p\tq 67e5504410b1426f9247bb680e5fe0c8 l",
         ] {
             assert_eq!(Identity::parse(foreign.as_bytes()), None, "{foreign:?}");
         }

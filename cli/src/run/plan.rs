@@ -178,7 +178,7 @@ impl Plan {
             Some(grace) => grace,
             None => (promise / 3).min(Duration::from_secs(5)),
         };
-        let kill = (promise / 6).min(Duration::from_millis(100));
+        let kill = (promise / 6).min(Duration::from_millis(250));
         Ok(Margins { grace, kill, promise })
     }
 }

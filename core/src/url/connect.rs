@@ -188,7 +188,7 @@ impl Target {
     }
 
     async fn attempt(&self) -> Result<Arc<ClientInner>> {
-        (self.scheme.connect)(self.url.clone()).await?.into_client().await
+        (self.scheme.connect)(self.url.clone()).await?.connection.connected().await.cloned()
     }
 
     fn attempts(&self) -> Attempts<'_> {

@@ -125,6 +125,8 @@ impl QuorumClaim {
         let State { phase, residues, .. } = &mut *state;
         residues.retain(|residue| !phase.abandons(residue) || now < residue.ends);
         self.defer_to_unreachable(&mut state, self.quorum.unreachable(), Phase::abandons);
+        let left = state.left_at();
+        state.refusals.retain(|node, _| left.contains(*node));
         let State { phase, residues, arrival, .. } = &*state;
         let arrival =
             arrival.filter(|_| self.queues()).map(|at| at.to_string()).unwrap_or_default();

@@ -56,7 +56,7 @@ pub(super) struct State {
     /// What the task that rolls back has written, from its start to its end or the grant. It is not a phase: the next
     /// round starts meanwhile, at nodes that have nothing of earlier ones. So a node has one roll-back at most under way.
     pub(super) roll_backs: Option<Arc<Written>>,
-    /// Why nodes have not rolled back.
+    /// Why nodes have not rolled back what they still have.
     pub(super) refusals: BTreeMap<usize, Error>,
     /// The requests of the extensions that are under way: a late one is not waited for.
     pub(super) extensions: Vec<Arc<Written>>,

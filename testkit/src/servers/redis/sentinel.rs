@@ -242,7 +242,7 @@ impl TestSentinel {
 
     async fn master_at(&self, sentinel: &TestRedis) -> io::Result<&TestRedis> {
         let addr = about(sentinel, "GET-MASTER-ADDR-BY-NAME").await?;
-        let named = |node: &&TestRedis| Some(node.port().to_string()) == port_of(&addr);
+        let named = |node: &&TestRedis| addr.lines().nth(1) == Some(&*node.port().to_string());
         self.nodes.iter().find(named).ok_or_else(|| not_yet(format!("a stranger leads: {addr}")))
     }
 
@@ -279,11 +279,6 @@ async fn knows_all(sentinel: &TestRedis, master: u16) -> io::Result<()> {
 
 async fn about(sentinel: &TestRedis, what: &str) -> io::Result<String> {
     sentinel.command(&["SENTINEL", what, SERVICE]).await
-}
-
-/// The port of an address of two lines.
-fn port_of(addr: &str) -> Option<String> {
-    addr.lines().nth(1).map(Into::into)
 }
 
 /// The field of one or several objects, each a list of names and values by turns.

@@ -37,7 +37,9 @@ if is_mine then
   redis.call('PEXPIRE', L, TTL)
   redis.call('ZADD', L, 'XX', now + TTL, ME)
   update_group(-held.out)
-elseif is_own and TTL > 0 and ARGV[5] == 'plant' and is_free_for(me) then
+elseif is_own and TTL > 0 and ARGV[5] == 'plant' and is_free_for(me)
+  -- An earlier round of a reader's is released first, and removes the owner.
+  and not (held and redis.call('ZSCORE', L, '#' .. me.owner)) then
   -- Marked when the queue may have waiters: the claim itself may be one, since this node did not vote for
   -- it.
   write_holder(me, TTL, TOKEN, redis.call('EXISTS', Q) == 1)
