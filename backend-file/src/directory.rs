@@ -7,3 +7,4 @@ pub(crate) mod draft;
 pub(crate) mod lock_name;
 pub(crate) mod open;
 pub(crate) mod store_dir;
+pub(crate) mod walk;

@@ -65,6 +65,10 @@ mod linux {
     use std::fs::File;
     use std::os::fd::{BorrowedFd, OwnedFd};
 
+    /// Opens a directory on the way to another, which need not be readable.
+    pub(crate) const PASS_THROUGH: OFlags =
+        OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
     /// Whether a thread of this process named `name` waits for the disk, in an uninterruptible call
     /// (state `D`, `man 5 proc`). `true` if that is unknown.
     pub(crate) fn waits_for_disk(name: &str) -> bool {
@@ -202,6 +206,9 @@ mod other {
     use std::ffi::CStr;
     use std::fs::File;
     use std::os::fd::{BorrowedFd, OwnedFd};
+
+    pub(crate) const PASS_THROUGH: OFlags =
+        OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
     pub(crate) fn waits_for_disk(_name: &str) -> bool {
         true

@@ -5,19 +5,21 @@
 //! and both would hold a lock. So every component must belong to this user or to root, and no
 //! other user may write to it. A sticky directory is accepted, because the next component in it is
 //! checked as well. A symbolic link of this user or of root is followed, and its target is checked
-//! from the root directory on. If a check fails there is no default directory, and the error says
+//! from the root directory on, links on the way included. If a check fails there is no default directory, and the error says
 //! what to type.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use fencelock_core::{Error, Result};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat};
-use rustix::io::{self, Errno};
+use rustix::io::Errno;
 
 use crate::directory::account::{Account, own_directory_advice};
 use crate::directory::open::{OPEN_DIR, open_or_make};
+use crate::directory::walk::{Guide, walk};
 use crate::error::{failed, refused};
 
 const PARTS: [&str; 3] = [".local", "state", "fencelock"];
@@ -27,8 +29,8 @@ const PARTS: [&str; 3] = [".local", "state", "fencelock"];
 pub(crate) fn open(account: &Account) -> Result<(PathBuf, OwnedFd)> {
     let mut path = account.home.clone();
     let opened = openat(CWD, &path, OPEN_DIR, Mode::empty());
-    let mut fd = opened.map_err(|errno| unusable(&path, errno, account))?;
-    check(&path, fd.as_fd(), account)?;
+    let mut fd = opened.map_err(|errno| account.error(&path, errno))?;
+    let mut stat = check(&path, &fd, account)?;
     for part in PARTS {
         let flags = OPEN_DIR | OFlags::NOFOLLOW;
         let next = match open_or_make(fd.as_fd(), Path::new(part), flags) {
@@ -42,10 +44,9 @@ pub(crate) fn open(account: &Account) -> Result<(PathBuf, OwnedFd)> {
                 opened
             }
         };
-        fd = next.map_err(|errno| unusable(&path, errno, account))?;
-        check(&path, fd.as_fd(), account)?;
+        fd = next.map_err(|errno| account.error(&path, errno))?;
+        stat = check(&path, &fd, account)?;
     }
-    let stat = stat_of(&path, fd.as_fd())?;
     let shown = path.display();
     if stat.st_uid != account.uid {
         let why = format!("belongs to user {}", stat.st_uid);
@@ -65,7 +66,7 @@ fn follow(
     account: &Account,
 ) -> Result<(PathBuf, OwnedFd)> {
     let link = path.join(name);
-    let trouble = |errno| unusable(&link, errno, account);
+    let trouble = |errno| account.error(&link, errno);
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(trouble)?;
     if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
         return Err(no_default(&link, "is not a directory", &format!("rm {}", link.display())));
@@ -74,49 +75,52 @@ fn follow(
         let why = format!("is a symbolic link of user {}", stat.st_uid);
         return Err(no_default(&link, &why, &format!("rm {}", link.display())));
     }
-    // Other users cannot change the target afterwards if every component passes the check.
-    let target = std::fs::canonicalize(&link)
-        .map_err(|error| trouble(Errno::from_io_error(&error).unwrap_or(Errno::NOENT)))?;
-    let mut walked = PathBuf::from("/");
-    let mut fd = openat(CWD, &walked, OPEN_DIR, Mode::empty()).map_err(trouble)?;
-    check(&walked, fd.as_fd(), account)?;
-    for part in target.components() {
-        let Component::Normal(part) = part else { continue };
-        walked.push(part);
-        let next = openat(&fd, part.as_bytes(), OPEN_DIR | OFlags::NOFOLLOW, Mode::empty());
-        fd = next.map_err(|errno| unusable(&walked, errno, account))?;
-        check(&walked, fd.as_fd(), account)?;
-    }
-    Ok((walked, fd))
+    let target = rustix::fs::readlinkat(dir, name, Vec::new()).map_err(trouble)?;
+    walk(&path.join(OsStr::from_bytes(target.as_bytes())), false, account)
 }
 
-/// Refuses a directory whose contents a user other than root and this one could rename.
-fn check(path: &Path, fd: BorrowedFd<'_>, account: &Account) -> Result<()> {
-    let stat = stat_of(path, fd)?;
-    let mode = Mode::from_raw_mode(stat.st_mode);
-    let shown = path.display();
-    if ![0, account.uid].contains(&stat.st_uid) {
-        return Err(refused(format!(
-            "the default directory cannot be used: {shown} belongs to user {}; {}",
-            stat.st_uid,
-            own_directory_advice(account.uid)
-        )));
+impl Guide for Account {
+    /// Refuses a directory whose contents a user other than root and this one could rename, and a link of another.
+    fn check(&self, path: &Path, _: &Stat, own: &Stat) -> Result<()> {
+        let (mode, shown) = (Mode::from_raw_mode(own.st_mode), path.display());
+        if ![0, self.uid].contains(&own.st_uid) {
+            return Err(refused(format!(
+                "the default directory cannot be used: {shown} belongs to user {}; {}",
+                own.st_uid,
+                own_directory_advice(self.uid)
+            )));
+        }
+        if mode.contains(Mode::SVTX) || FileType::from_raw_mode(own.st_mode).is_symlink() {
+            return Ok(());
+        }
+        if mode.contains(Mode::WOTH) {
+            return Err(no_default(
+                path,
+                "is writable by all users",
+                &format!("chmod o-w {shown}"),
+            ));
+        }
+        if mode.contains(Mode::WGRP) && Some(own.st_gid) != self.private_group {
+            let why = format!("is writable by group {}", own.st_gid);
+            return Err(no_default(path, &why, &format!("chmod g-w {shown}")));
+        }
+        Ok(())
     }
-    if mode.contains(Mode::SVTX) {
-        return Ok(());
+
+    /// The error for a home directory that is missing, or in which this user may not create anything.
+    fn error(&self, path: &Path, errno: Errno) -> Error {
+        let (path, error) = (path.display(), std::io::Error::from(errno));
+        refused(format!(
+            "the default directory cannot be used: {path}: {error}; {}",
+            own_directory_advice(self.uid)
+        ))
     }
-    if mode.contains(Mode::WOTH) {
-        return Err(no_default(path, "is writable by all users", &format!("chmod o-w {shown}")));
-    }
-    if mode.contains(Mode::WGRP) && Some(stat.st_gid) != account.private_group {
-        let why = format!("is writable by group {}", stat.st_gid);
-        return Err(no_default(path, &why, &format!("chmod g-w {shown}")));
-    }
-    Ok(())
 }
 
-fn stat_of(path: &Path, fd: BorrowedFd<'_>) -> Result<Stat> {
-    rustix::fs::fstat(fd).map_err(|errno| failed("stat", path, errno))
+fn check(path: &Path, fd: &OwnedFd, account: &Account) -> Result<Stat> {
+    let stat = rustix::fs::fstat(fd).map_err(|errno| failed("stat", path, errno))?;
+    account.check(path, &stat, &stat)?;
+    Ok(stat)
 }
 
 fn no_default(path: &Path, why: &str, fix: &str) -> Error {
@@ -124,15 +128,6 @@ fn no_default(path: &Path, why: &str, fix: &str) -> Error {
     refused(format!(
         "the default directory cannot be used: {path} {why}; run {fix}, or use another directory, \
          file:///DIR"
-    ))
-}
-
-/// The error for a home directory that is missing, or in which this user may not create anything.
-fn unusable(path: &Path, errno: io::Errno, account: &Account) -> Error {
-    let (path, error) = (path.display(), std::io::Error::from(errno));
-    refused(format!(
-        "the default directory cannot be used: {path}: {error}; {}",
-        own_directory_advice(account.uid)
     ))
 }
 

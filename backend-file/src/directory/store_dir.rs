@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fencelock_core::{Error, Result};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::{self, Errno};
 
 use crate::directory::account::Account;
 use crate::directory::default_dir;
 use crate::directory::draft::{Draft, Rights};
-use crate::directory::open::{MAX_RETRIES, OPEN_DIR, Pin, open_or_make, refuse_network};
+use crate::directory::open::{MAX_RETRIES, OPEN_DIR, Pin, refuse_network};
+use crate::directory::walk::{Guide, walk};
 use crate::error::{failed, refused};
 use crate::platform;
 
@@ -63,37 +64,9 @@ impl Directory {
     /// Opens the directory at `path`. If it is missing, it is created for this user alone; its
     /// parent must exist.
     pub(crate) fn at(path: &Path) -> Result<Directory> {
-        let fd = open_or_make(CWD, path, OPEN_DIR)
-            .map_err(|errno| failed("open the directory", path, errno))?;
+        let (whole, fd) = walk(path, true, &AnyDirectory)?;
         let stat = rustix::fs::fstat(&fd).map_err(|e| failed("stat", path, e))?;
-        let is_trusted = |owner| [0, rustix::process::geteuid().as_raw()].contains(&owner);
-        if is_open(path, &stat)? && !is_trusted(stat.st_uid) {
-            return Err(refused(format!(
-                "{} is open to all users and belongs to user {}, who may remove their files; run chown root on it, \
-                 or use another file:///DIR",
-                path.display(),
-                stat.st_uid
-            )));
-        }
-        // Whose component it is could lead two processes into two directories, and both would hold a lock.
-        let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        for name in whole.ancestors().chain(path.ancestors()) {
-            let Some(dir) = name.parent() else { continue };
-            let of = |stat: io::Result<Stat>| stat.map_err(|errno| failed("stat", name, errno));
-            if !is_open(dir, &of(rustix::fs::stat(dir))?)? {
-                continue;
-            }
-            // It may be removed while it is empty.
-            let owner = if name == whole { stat } else { of(rustix::fs::lstat(name))? }.st_uid;
-            if !is_trusted(owner) {
-                return Err(refused(format!(
-                    "{} belongs to user {owner}, and every user may make one in {}; remove it, or use \
-                     another file:///DIR",
-                    name.display(),
-                    dir.display()
-                )));
-            }
-        }
+        is_open(&whole, &stat)?;
         Directory::checked(path.to_owned(), fd, &stat)
     }
 
@@ -179,16 +152,52 @@ impl Directory {
     }
 }
 
-/// Whether every user may make files in `dir`; refused if each may rename those of others.
+/// A directory that a user has chosen: whose component it is, and who may replace one, could lead two processes into two
+/// directories, and both would hold a lock.
+struct AnyDirectory;
+
+impl Guide for AnyDirectory {
+    fn check(&self, name: &Path, parent: &Stat, own: &Stat) -> Result<()> {
+        let dir = name.parent().unwrap_or(name);
+        if !is_open(dir, parent)? || is_trusted(own) {
+            return Ok(());
+        }
+        Err(refused(format!(
+            "{} belongs to user {}, and every user may make one in {}; remove it, or use another file:///DIR",
+            name.display(),
+            own.st_uid,
+            dir.display()
+        )))
+    }
+
+    fn error(&self, name: &Path, errno: Errno) -> Error {
+        failed("open the directory", name, errno)
+    }
+}
+
+/// Whether every user may make files in `dir`; refused if another than root and this user may rename those of others.
 fn is_open(dir: &Path, stat: &Stat) -> Result<bool> {
-    let mode = Mode::from_raw_mode(stat.st_mode);
-    if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
-        let dir = dir.display();
+    let (mode, shown) = (Mode::from_raw_mode(stat.st_mode), dir.display());
+    if !mode.contains(Mode::WOTH) {
+        return Ok(false);
+    }
+    if !mode.contains(Mode::SVTX) {
         return Err(refused(format!(
-            "every user may rename files in {dir}; run chmod +t on it, or use another file:///DIR"
+            "every user may rename files in {shown}; run chmod +t on it, or use another file:///DIR"
         )));
     }
-    Ok(mode.contains(Mode::WOTH))
+    if !is_trusted(stat) {
+        return Err(refused(format!(
+            "{shown} is open to all users and belongs to user {}, who may remove their files; run chown root on it, \
+             or use another file:///DIR",
+            stat.st_uid
+        )));
+    }
+    Ok(true)
+}
+
+fn is_trusted(stat: &Stat) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid)
 }
 
 /// Whether a file that was just created is missing.

@@ -70,15 +70,29 @@ async fn unusable_directories_are_refused_with_advice() {
     }
     chmod(&open, 0o1777);
     connect_url(&[SCHEME], &format!("file://{}", open.display())).await.unwrap();
-    // Made first by another user, where everybody may.
-    let (theirs, link) = (open.join("theirs"), open.join("link"));
+    // Made first by another user, where everybody may: the directory, a link to it, also one that leads nowhere for a
+    // moment, the middle of the way of a link of one's own, and what everybody may write to.
+    let [theirs, link, nowhere, way, ours] =
+        ["open/theirs", "open/link", "open/nowhere", "open/way", "ours"]
+            .map(|it| dir.path().join(it));
     fs::create_dir(&theirs).unwrap();
-    symlink(dir.path(), &link).unwrap();
-    for place in [&theirs, &link] {
+    fs::create_dir(&way).unwrap();
+    for (to, link) in
+        [(dir.path(), &link), (Path::new("/nowhere"), &nowhere), (dir.path(), &way.join("locks"))]
+    {
+        symlink(to, link).unwrap();
+    }
+    symlink("open/way/locks", &ours).unwrap();
+    for place in [&theirs, &link, &nowhere, &way] {
         lchown(place, Some(65_534), None).unwrap();
+    }
+    for place in [&theirs, &link, &nowhere, &ours, &link.join("made")] {
         let error = refusal(&format!("file://{}", place.display())).await.to_string();
         assert!(error.contains("belongs to user 65534"), "{error}");
     }
+    lchown(&open, Some(65_534), None).unwrap();
+    let error = refusal(&format!("file://{}/mine", open.display())).await.to_string();
+    assert!(error.contains("who may remove their files"), "{error}");
     let relative = FileStore::at("some/dir").locks(Settings::default()).await.unwrap_err();
     assert!(relative.to_string().contains("absolute"), "{relative}");
 }

@@ -321,16 +321,22 @@ fn a_shared_directory_of_another_user_is_refused() {
     if !is_root() {
         return;
     }
-    let store = directory_of(MALLORY, 0, 0o1777);
+    // In a directory that only root may write to.
+    let above = directory();
+    let store = above.path().join("store");
+    fs::create_dir(&store).unwrap();
+    chmod(above.path(), 0o755);
+    chmod(&store, 0o1777);
+    chown(&store, Some(MALLORY), None).unwrap();
     let says = |uid: u32| {
-        let mut process = TestProcess::start_as(store.path(), "connect", uid, &[]);
+        let mut process = TestProcess::start_as(&store, "connect", uid, &[]);
         process.expect("refused")
     };
     let said = says(ALICE);
     assert!(said.contains("chown root") && said.contains("file:///DIR"), "{said}");
     assert!(says(0).contains("chown root"));
-    chown(store.path(), Some(0), None).unwrap();
-    let mut process = TestProcess::start_as(store.path(), "hold x exclusive", ALICE, &[]);
+    chown(&store, Some(0), None).unwrap();
+    let mut process = TestProcess::start_as(&store, "hold x exclusive", ALICE, &[]);
     process.holds();
 }
 

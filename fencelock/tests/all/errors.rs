@@ -122,7 +122,7 @@ async fn an_invalid_part_of_a_url_says_what_is_expected() {
         (
             "file:///nonexistent/jobs/locks",
             "file:///nonexistent/jobs/locks: refused by the store: cannot open the directory \
-             /nonexistent/jobs/locks: no such file or directory; create the directory, or use \
+             /nonexistent: no such file or directory; create the directory, or use \
              another file:///DIR",
         ),
     ] {
