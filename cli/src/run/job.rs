@@ -8,6 +8,7 @@ use std::time::Duration;
 use fencelock::{ErrorKind, Locks};
 use fencelock_cli::signals::{ENDING, Signals};
 use fencelock_cli::{chain, say};
+use rustix::process::Signal;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::environment::Environment;
@@ -276,7 +277,13 @@ async fn release(plan: &Plan, grant: Grant, signals: &mut Signals, outcome: Outc
     let unconfirmed = match released {
         Ok(Ok(Ok(()))) => return Done::from(outcome),
         // The end of the connection sends it again. A signal must not make a silent store wait longer.
-        Err(_) => {
+        Err(interrupted) => {
+            let outcome = match (outcome, interrupted) {
+                (Outcome::Lost { message, reported, .. }, Outcome::Interrupted(signal)) => {
+                    Outcome::Lost { message, reported, quit_asked: signal != Signal::HUP }
+                }
+                (outcome, _) => outcome,
+            };
             let leave_by = until.map(|until| until.min(Instant::now() + LEAVE_WITHIN));
             return Done { outcome, leave_by };
         }

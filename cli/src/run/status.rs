@@ -215,6 +215,12 @@ enum Target {
 
 impl Target {
     fn of(path: &Path) -> io::Result<Target> {
+        // Where all users may make links, one of another leads to a file of yours that they may not write to.
+        let link = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_symlink);
+        let ours = [0, rustix::process::geteuid().as_raw()];
+        if let Some(owner) = link.map(|link| link.uid()).filter(|owner| !ours.contains(owner)) {
+            return Err(io::Error::other(format!("it is a symbolic link of user {owner}")));
+        }
         let found = match fs::metadata(path) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

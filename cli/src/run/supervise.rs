@@ -153,6 +153,9 @@ impl Supervisor<'_> {
                 }
                 () = until(kill_at), if kill_at.is_some() => self.kill().await,
                 reason = self.deadline.guard.lost(), if !self.reported && on_lost == OnLost::Continue => {
+                    if !runs {
+                        self.child.do_not_start();
+                    }
                     self.report_loss(&reason.to_string(), "the command continues");
                 }
                 _ = interval.tick() => {
@@ -170,9 +173,10 @@ impl Supervisor<'_> {
         match report {
             Some(Report::Started { .. }) => {
                 self.lend_terminal();
-                // Killing is repeated anyway.
-                if matches!(self.stage, Stage::Ends { .. }) {
-                    self.child.ask_to_end(Signal::TERM, Reach::All);
+                match self.stage {
+                    Stage::Runs => {}
+                    Stage::Ends { .. } => self.child.ask_to_end(Signal::TERM, Reach::All),
+                    Stage::Killed { .. } => self.kill().await,
                 }
                 None
             }
@@ -290,6 +294,9 @@ impl Supervisor<'_> {
     }
 
     async fn kill(&mut self) {
+        if self.child.group().is_none() {
+            self.child.do_not_start();
+        }
         let (why, mut rounds) = match std::mem::replace(&mut self.stage, Stage::Runs) {
             Stage::Runs => (self.deadline.why().await, Rounds::begin()),
             Stage::Ends { why, .. } => (why, Rounds::begin()),
@@ -371,7 +378,7 @@ impl Supervisor<'_> {
             biased;
             () = self.deadline.guard.expiring(self.deadline.margins.kill) => {}
             () = until(Some(kill_at)) => {}
-            _ = self.signals.next() => {}
+            signal = self.signals.next() => self.quit_asked |= signal != Signal::HUP,
             () = self.child.gone(reach) => {}
         }
     }

@@ -244,6 +244,15 @@ impl Job {
         status.code().unwrap_or_else(|| panic!("ended by signal {:?}", status.signal()))
     }
 
+    /// The first line of its standard error, and with it perhaps more.
+    pub(crate) fn complaint(&mut self) -> String {
+        let mut text = String::new();
+        BufReader::new(self.child.stderr.as_mut().expect("piped"))
+            .read_line(&mut text)
+            .expect("text");
+        text
+    }
+
     /// Its standard error, once it has ended.
     pub(crate) fn complaints(&mut self) -> String {
         let mut text = String::new();

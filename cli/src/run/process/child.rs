@@ -189,6 +189,11 @@ impl Child {
         }
     }
 
+    /// Has the watchdog start nothing, if it has not yet.
+    pub(crate) fn do_not_start(&self) {
+        self.channel.send(&Order::StartBefore { nanos: 0 });
+    }
+
     /// Lists which children of the wrapper are not the command's. While the watchdog lives, orphans
     /// of the command go to it, so that any other child has come from elsewhere.
     pub(crate) fn note_strangers(&mut self) {

@@ -21,7 +21,8 @@ use tokio::net::UnixStream;
 /// A message of the wrapper to the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Start the command, but not at this moment of the boot clock or later. The first order.
+    /// Start the command, but not at this moment of the boot clock or later. The first order; again, once the wrapper
+    /// knows that the lock is lost before it knows that the command runs.
     StartBefore { nanos: u64 },
     /// Kill the group at this moment of the boot clock, unless a later one is sent. The second order.
     KillAt { nanos: u64 },
@@ -87,6 +88,13 @@ impl Channel {
     pub(crate) fn is_closed(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(rustix::net::recv(&self.socket, &mut [0; BYTES], flags), Ok((0, _)))
+    }
+
+    /// The next message, if it is there.
+    pub(crate) fn pending<Message: DeserializeOwned>(&self) -> Option<Message> {
+        let mut bytes = [0; BYTES];
+        let (_, length) = rustix::net::recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT).ok()?;
+        serde_json::from_slice(&bytes[..length]).ok()
     }
 
     /// The next message; `None` when the peer is gone. Cancel safe.

@@ -60,16 +60,24 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
     orphans::adopt()?;
     let mut changes = signal(SignalKind::child())?;
     let clock = BootClock::start()?;
-    let [Some(Order::StartBefore { nanos }), Some(Order::KillAt { nanos: kill_at })] =
+    let [Some(Order::StartBefore { mut nanos }), Some(Order::KillAt { nanos: mut kill_at })] =
         [channel.receive().await?, channel.receive().await?]
     else {
         // The wrapper is gone.
         return Ok(());
     };
+    // What the wrapper has learnt while this process was starting, or was stopped.
+    while let Some(order) = channel.pending() {
+        match order {
+            Order::StartBefore { nanos: sooner } => nanos = sooner,
+            Order::KillAt { nanos } => kill_at = nanos,
+            Order::Done => return Ok(()),
+        }
+    }
     if channel.is_closed() {
         return Ok(());
     }
-    if clock.now() >= Moment::from_nanos(nanos) {
+    if clock.now() >= Moment::from_nanos(nanos.min(kill_at)) {
         channel.send(&Report::TooLate);
         return Ok(());
     }

@@ -132,6 +132,15 @@ async fn who_is_cut_off_stops_leading_in_time_and_leads_again() {
     assert!(is_gone(again));
     let said = one.complaints();
     assert!(said.contains("the command gets SIGTERM"), "{said}");
+    // While its lost term is released: it must not lead again.
+    let mut one = elect(&here, &url, &["--ttl", "2s", "--grace", "1s"], script);
+    let command = up(one.line());
+    server.freeze().await.expect("frozen");
+    assert_eq!(one.line(), "term");
+    eventually("it has ended", || is_gone(command));
+    one.send(Signal::TERM);
+    server.thaw().expect("thawed");
+    assert_eq!((one.code(), one.silence()), (79, Vec::<String>::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -154,27 +154,67 @@ fn only_the_command_inherits_the_locks_descriptor() {
     eventually("only the command has it", || (open(watchdog), open(command)) == (0, 1));
 }
 
-/// It, or the wrapper, was stopped between the grant and the command's start.
+/// It, or the wrapper, was stopped between the grant and the command's start, or the wrapper knows more by then.
 #[test]
 fn a_watchdog_that_comes_too_late_starts_nothing() {
-    let here = Scratch::new();
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let (stdin, stdout, stderr) = (stdin(), stdout(), stderr());
-    let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
-    sendmsg(&ours, &[IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
-    for order in [r#"{"StartBefore":{"nanos":1}}"#, r#"{"KillAt":{"nanos":18446744073709551615}}"#]
-    {
-        send(&ours, order.as_bytes(), SendFlags::empty()).unwrap();
+    let never = r#"{"KillAt":{"nanos":18446744073709551615}}"#;
+    let [start_now, over] =
+        ["18446744073709551615", "1"].map(|it| format!(r#"{{"StartBefore":{{"nanos":{it}}}}}"#));
+    for orders in [&[&*over, never][..], &[&*start_now, never, &*over]] {
+        let here = Scratch::new();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let (stdin, stdout, stderr) = (stdin(), stdout(), stderr());
+        let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+        sendmsg(&ours, &[IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
+        for order in orders {
+            send(&ours, order.as_bytes(), SendFlags::empty()).unwrap();
+        }
+        let watchdog = here.command("__watchdog", &["--", "touch", "late"]).stdin(theirs).spawn();
+        assert!(watchdog.unwrap().wait().unwrap().success());
+        let mut report = [0; 64];
+        let (length, _) = recv(&ours, &mut report, RecvFlags::empty()).unwrap();
+        assert_eq!(&report[..length], br#""TooLate""#);
+        assert!(!here.path("late").exists());
     }
-    let watchdog = here.command("__watchdog", &["--", "touch", "late"]).stdin(theirs).spawn();
-    assert!(watchdog.unwrap().wait().unwrap().success());
-    let mut report = [0; 64];
-    let (length, _) = recv(&ours, &mut report, RecvFlags::empty()).unwrap();
-    assert_eq!(&report[..length], br#""TooLate""#);
+}
+
+/// The store says so, which no deadline knows: least of all that of files, which have none.
+#[test]
+fn a_command_is_not_started_by_a_watchdog_that_slept_while_the_lock_was_lost() {
+    let here = Scratch::new();
+    let caught = (0..200).find_map(|_| {
+        let mut job = here.start(&["job", "--", "sh", "-c", "touch late; exec sleep 1000"]);
+        // After its exec: a stopped fork would stop the wrapper, too.
+        let executes = |process: &rustix::process::Pid| {
+            let line = std::fs::read(format!("/proc/{}/cmdline", process.as_raw_pid()));
+            line.is_ok_and(|line| line.starts_with(b"fencelock-watchdog"))
+        };
+        let watchdog = loop {
+            if let Some(watchdog) = children(job.pid()).into_iter().find(executes) {
+                break watchdog;
+            }
+        };
+        rustix::process::kill_process(watchdog, Signal::STOP).unwrap();
+        eventually("it is stopped", || state(watchdog) == Some('T'));
+        if children(watchdog).is_empty() && !here.path("late").exists() {
+            return Some((job, watchdog));
+        }
+        job.send(Signal::KILL);
+        rustix::process::kill_process(watchdog, Signal::CONT).unwrap();
+        job.end();
+        let _ = std::fs::remove_file(here.path("late"));
+        None
+    });
+    let (mut job, watchdog) = caught.expect("a watchdog that had started nothing");
+    here.take_away("job");
+    // The wrapper knows.
+    assert!(job.complaint().contains("lock lost"));
+    rustix::process::kill_process(watchdog, Signal::CONT).unwrap();
+    assert_eq!(job.code(), 79);
     assert!(!here.path("late").exists());
 }
