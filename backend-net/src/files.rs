@@ -8,7 +8,9 @@ use fencelock_core::backend::{invalid, io_message};
 /// Warns if all users of this machine can read or change `file`, which has a password or a key.
 pub(crate) fn warn_of_others(file: &Path) {
     #[cfg(unix)]
-    if let Ok(about) = std::fs::metadata(file) {
+    if let Ok(about) = std::fs::metadata(file)
+        && about.is_file()
+    {
         let rights = std::os::unix::fs::PermissionsExt::mode(&about.permissions());
         let can = match (rights & 0o004, rights & 0o002) {
             (0, 0) => return,

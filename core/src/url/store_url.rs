@@ -44,7 +44,8 @@ impl StoreUrl {
         let scheme_fits = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.chars().all(scheme_fits) {
             return Err(invalid(
-                "invalid store URL: expected a scheme before ://, such as redis:// or file://",
+                "invalid store URL: expected a scheme before ://, such as redis:// or file://, and nothing \
+                 before it, such as a name or quotation marks",
             ));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

@@ -159,4 +159,22 @@ mod tests {
         assert!(fan_out.send(|| state.lock().ok()).await);
         assert_eq!(sent.load(Ordering::Relaxed), 3);
     }
+
+    /// A request may wait for a second behind those of others in this client: no node is silent by that.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_has_its_time_from_the_write_on() {
+        const SECOND: Duration = Duration::from_secs(1);
+        for (written_after, replies_after, comes) in [(5, 1, true), (0, 3, false)] {
+            let mut fan_out = FanOut::new(2);
+            for node in 0..3 {
+                fan_out.ask(node, |ticket| async move {
+                    tokio::time::sleep(written_after * SECOND).await;
+                    ticket.redeem();
+                    tokio::time::sleep(replies_after * SECOND).await;
+                });
+            }
+            let reply = fan_out.next_within(Instant::now(), 2 * SECOND).await;
+            assert_eq!(reply.is_some(), comes, "{written_after} {replies_after}");
+        }
+    }
 }
