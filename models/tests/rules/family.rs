@@ -4,7 +4,6 @@
 //! Each model restates the steps of a store, which are scripts or requests. With the rule it holds;
 //! with each alternative that looks as good, some run breaks it, which is why the rule is what it is.
 
-mod cell_on_zookeeper;
 mod settled_writes;
 
 use std::fmt::Debug;
