@@ -35,10 +35,15 @@ pub(crate) fn walk(path: &Path, make: bool, guide: &impl Guide) -> Result<(PathB
     while let Some(part) = left.pop() {
         let name = at.join(&part);
         let error = |errno| guide.error(&name, errno);
-        let flags = OFlags::NOFOLLOW | if left.is_empty() { OPEN_DIR } else { PASS_THROUGH };
-        let next = match make && left.is_empty() {
-            true => open_or_make(fd.as_fd(), Path::new(&part), flags),
-            false => openat(&fd, &part, flags, Mode::empty()),
+        let open = |flags| openat(&fd, &part, flags | OFlags::NOFOLLOW, Mode::empty());
+        let next = match left.is_empty() {
+            true if make => open_or_make(fd.as_fd(), Path::new(&part), OPEN_DIR | OFlags::NOFOLLOW),
+            true => open(OPEN_DIR),
+            // In this order: what only passes through a directory does not have it mounted.
+            false => match open(OPEN_DIR) {
+                Err(Errno::ACCESS) => open(PASS_THROUGH),
+                opened => opened,
+            },
         };
         if part == ".." {
             fd = next.map_err(error)?;

@@ -216,9 +216,12 @@ enum Target {
 impl Target {
     fn of(path: &Path) -> io::Result<Target> {
         // Where all users may make links, one of another leads to a file of yours that they may not write to.
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let link = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_symlink);
         let ours = [0, rustix::process::geteuid().as_raw()];
-        if let Some(owner) = link.map(|link| link.uid()).filter(|owner| !ours.contains(owner)) {
+        if let Some(owner) = link.map(|link| link.uid()).filter(|owner| !ours.contains(owner))
+            && fs::metadata(dir)?.mode() & 0o002 != 0
+        {
             return Err(io::Error::other(format!("it is a symbolic link of user {owner}")));
         }
         let found = match fs::metadata(path) {

@@ -93,7 +93,7 @@ impl Channel {
     /// The next message, if it is there.
     pub(crate) fn pending<Message: DeserializeOwned>(&self) -> Option<Message> {
         let mut bytes = [0; BYTES];
-        let (_, length) = rustix::net::recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT).ok()?;
+        let (length, _) = rustix::net::recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT).ok()?;
         serde_json::from_slice(&bytes[..length]).ok()
     }
 

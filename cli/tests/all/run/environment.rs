@@ -1,6 +1,6 @@
 //! The command's environment, the status file, and a lock nested in itself.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
 use serde_json::Value;
 
@@ -92,7 +92,17 @@ fn a_status_that_cannot_be_written_does_not_hide_the_exit_code() {
 fn a_status_file_that_cannot_be_written_is_refused_before_the_command_runs() {
     let here = Scratch::new();
     std::fs::create_dir(here.path("directory")).unwrap();
+    // Of another user, where all may make links.
+    let (open, link) = (here.path("open"), here.path("open/link"));
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    std::os::unix::fs::symlink(here.path("precious"), &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
     for (file, says) in [
+        (
+            "open/link",
+            "--status-json open/link: the file cannot be written: it is a symbolic link of user 65534",
+        ),
         ("no/such/file", "--status-json no/such/file: the file cannot be written: "),
         ("directory", "--status-json directory: the file cannot be written: "),
         ("-", "name a file, or /dev/stderr"),
