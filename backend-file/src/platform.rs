@@ -69,6 +69,11 @@ mod linux {
     pub(crate) const PASS_THROUGH: OFlags =
         OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
+    /// Whether `dir` is in `/proc`.
+    pub(crate) fn is_proc(dir: BorrowedFd<'_>) -> bool {
+        rustix::fs::fstatfs(dir).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC)
+    }
+
     /// Whether a thread of this process named `name` waits for the disk, in an uninterruptible call
     /// (state `D`, `man 5 proc`). `true` if that is unknown.
     pub(crate) fn waits_for_disk(name: &str) -> bool {
@@ -209,6 +214,10 @@ mod other {
 
     pub(crate) const PASS_THROUGH: OFlags =
         OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+    pub(crate) fn is_proc(_dir: BorrowedFd<'_>) -> bool {
+        false
+    }
 
     pub(crate) fn waits_for_disk(_name: &str) -> bool {
         true

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, openat, readlinkat, st
 use rustix::io::Errno;
 
 use crate::directory::open::{OPEN_DIR, open_or_make};
-use crate::platform::PASS_THROUGH;
+use crate::platform::{self, PASS_THROUGH};
 
 /// As many as Linux follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
@@ -41,7 +41,7 @@ pub(crate) fn walk(path: &Path, make: bool, guide: &impl Guide) -> Result<(PathB
             true => open(OPEN_DIR),
             // In this order: what only passes through a directory does not have it mounted.
             false => match open(OPEN_DIR) {
-                Err(Errno::ACCESS) => open(PASS_THROUGH),
+                Err(Errno::ACCESS | Errno::PERM) => open(PASS_THROUGH),
                 opened => opened,
             },
         };
@@ -59,6 +59,13 @@ pub(crate) fn walk(path: &Path, make: bool, guide: &impl Guide) -> Result<(PathB
             Err(Errno::LOOP | Errno::NOTDIR) if links < MOST_LINKS => {
                 let link = statat(&fd, &part, AtFlags::SYMLINK_NOFOLLOW).map_err(error)?;
                 guide.check(&name, &parent, &link)?;
+                links += 1;
+                if platform::is_proc(fd.as_fd()) {
+                    // It leads to a place that has no path here, such as another process's root.
+                    fd = openat(&fd, &part, OPEN_DIR, Mode::empty()).map_err(error)?;
+                    at = name;
+                    continue;
+                }
                 // Whoever may put another one here by now was trusted.
                 let target = readlinkat(&fd, &part, Vec::new()).map_err(|errno| match errno {
                     Errno::INVAL => error(Errno::NOTDIR),
@@ -66,7 +73,6 @@ pub(crate) fn walk(path: &Path, make: bool, guide: &impl Guide) -> Result<(PathB
                 })?;
                 let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
                 left.extend(parts(&target));
-                links += 1;
                 if target.is_absolute() {
                     (fd, at) = (root().map_err(error)?, PathBuf::from("/"));
                 }

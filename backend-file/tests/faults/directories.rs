@@ -93,6 +93,11 @@ async fn unusable_directories_are_refused_with_advice() {
     lchown(&open, Some(65_534), None).unwrap();
     let error = refusal(&format!("file://{}/mine", open.display())).await.to_string();
     assert!(error.contains("who may remove their files"), "{error}");
+    // A link of /proc leads to what its text does not name.
+    let here = fs::File::open(dir.path()).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&here);
+    connect_url(&[SCHEME], &format!("file:///proc/self/fd/{fd}/by")).await.unwrap();
+    assert!(dir.path().join("by/.doors").exists());
     let relative = FileStore::at("some/dir").locks(Settings::default()).await.unwrap_err();
     assert!(relative.to_string().contains("absolute"), "{relative}");
 }
