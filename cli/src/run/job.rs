@@ -279,8 +279,9 @@ async fn release(plan: &Plan, grant: Grant, signals: &mut Signals, outcome: Outc
         // The end of the connection sends it again. A signal must not make a silent store wait longer.
         Err(interrupted) => {
             let outcome = match (outcome, interrupted) {
-                (Outcome::Lost { message, reported, .. }, Outcome::Interrupted(signal)) => {
-                    Outcome::Lost { message, reported, quit_asked: signal != Signal::HUP }
+                (Outcome::Lost { message, reported, quit_asked }, Outcome::Interrupted(signal)) => {
+                    let quit_asked = quit_asked || signal != Signal::HUP;
+                    Outcome::Lost { message, reported, quit_asked }
                 }
                 (outcome, _) => outcome,
             };

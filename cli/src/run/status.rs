@@ -220,7 +220,8 @@ impl Target {
         let link = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_symlink);
         let ours = [0, rustix::process::geteuid().as_raw()];
         if let Some(owner) = link.map(|link| link.uid()).filter(|owner| !ours.contains(owner))
-            && fs::metadata(dir)?.mode() & 0o002 != 0
+            && let about = fs::metadata(dir)?
+            && (about.mode() & 0o002 != 0 || !ours.contains(&about.uid()))
         {
             return Err(io::Error::other(format!("it is a symbolic link of user {owner}")));
         }

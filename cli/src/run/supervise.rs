@@ -153,13 +153,14 @@ impl Supervisor<'_> {
                 }
                 () = until(kill_at), if kill_at.is_some() => self.kill().await,
                 reason = self.deadline.guard.lost(), if !self.reported && on_lost == OnLost::Continue => {
-                    if !runs {
-                        self.child.do_not_start();
-                    }
                     self.report_loss(&reason.to_string(), "the command continues");
                 }
                 _ = interval.tick() => {
                     self.child.note_strangers();
+                    // It may be slow to start, while the lock is renewed.
+                    if !runs && !self.reported && self.deadline.guard.is_held() {
+                        self.child.start_before(self.deadline.start_by());
+                    }
                     if self.deadline.is_a_lease() {
                         self.child.kill_at(self.deadline.kill_at());
                     }
@@ -181,8 +182,9 @@ impl Supervisor<'_> {
                 None
             }
             Some(Report::TooLate) => {
-                let why = self.deadline.why().await;
-                Some(Outcome::lost(self.deadline.not_started(&why)))
+                let message = self.deadline.not_started(&self.deadline.why().await);
+                let (reported, quit_asked) = (self.reported, self.quit_asked);
+                Some(Outcome::Lost { message, reported, quit_asked })
             }
             Some(Report::CannotExecute { errno }) => {
                 let command = self.deadline.plan.command.first().map(std::ffi::OsString::as_os_str);
@@ -294,9 +296,6 @@ impl Supervisor<'_> {
     }
 
     async fn kill(&mut self) {
-        if self.child.group().is_none() {
-            self.child.do_not_start();
-        }
         let (why, mut rounds) = match std::mem::replace(&mut self.stage, Stage::Runs) {
             Stage::Runs => (self.deadline.why().await, Rounds::begin()),
             Stage::Ends { why, .. } => (why, Rounds::begin()),
@@ -311,6 +310,13 @@ impl Supervisor<'_> {
     /// not end with the command's own last output.
     fn report_loss(&mut self, why: &str, then: &str) {
         if !std::mem::replace(&mut self.reported, true) {
+            let then = match self.child.group() {
+                Some(_) => then,
+                None => {
+                    self.child.start_before(Moment::from_nanos(0));
+                    "the command is not started"
+                }
+            };
             let reports = &self.deadline.plan.reports;
             reports.say(format!("{}; {then}", self.deadline.lost(why)));
             reports.flush_within(REPORT_WITHIN);
@@ -432,20 +438,24 @@ impl KillDeadline<'_> {
         match (self.guard.valid_until(), self.plan.own.on_lost) {
             (Moment::NEVER, _) => Moment::NEVER,
             (until, OnLost::Continue) => self.clock.now() + until.duration_since(self.locks.now()),
-            _ => self.kill_at(),
+            _ => self.kill_at() - self.margin().saturating_sub(self.margins.kill),
+        }
+    }
+
+    /// How long before the lock's end the command begins to be ended.
+    fn margin(&self) -> Duration {
+        match self.plan.own.on_lost {
+            OnLost::Continue => Duration::ZERO,
+            OnLost::Term => self.margins.grace,
+            OnLost::Kill => self.margins.kill,
         }
     }
 
     /// Why the command must not be started any more, if so: this process may have been stopped or starved
     /// since the grant.
     async fn too_late(&self) -> Option<String> {
-        let margin = match self.plan.own.on_lost {
-            OnLost::Continue => Duration::ZERO,
-            OnLost::Term => self.margins.grace,
-            OnLost::Kill => self.margins.kill,
-        };
         self.let_it_renew().await;
-        let is_late = !self.guard.is_held() || self.guard.remaining() <= margin;
+        let is_late = !self.guard.is_held() || self.guard.remaining() <= self.margin();
         if is_late { Some(self.why().await) } else { None }
     }
 

@@ -189,9 +189,9 @@ impl Child {
         }
     }
 
-    /// Has the watchdog start nothing, if it has not yet.
-    pub(crate) fn do_not_start(&self) {
-        self.channel.send(&Order::StartBefore { nanos: 0 });
+    /// Has the watchdog start the command before `moment` of the boot clock or not at all, if it has not yet.
+    pub(crate) fn start_before(&self, moment: Moment) {
+        self.channel.send(&Order::StartBefore { nanos: moment.as_nanos() });
     }
 
     /// Lists which children of the wrapper are not the command's. While the watchdog lives, orphans

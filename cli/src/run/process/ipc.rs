@@ -21,8 +21,8 @@ use tokio::net::UnixStream;
 /// A message of the wrapper to the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Start the command, but not at this moment of the boot clock or later. The first order; again, once the wrapper
-    /// knows that the lock is lost before it knows that the command runs.
+    /// Start the command, but not at this moment of the boot clock or later. The first order; again while
+    /// the wrapper does not know that the command runs, with the lock's new end, or when it is lost.
     StartBefore { nanos: u64 },
     /// Kill the group at this moment of the boot clock, unless a later one is sent. The second order.
     KillAt { nanos: u64 },

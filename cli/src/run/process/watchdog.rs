@@ -69,7 +69,7 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
     // What the wrapper has learnt while this process was starting, or was stopped.
     while let Some(order) = channel.pending() {
         match order {
-            Order::StartBefore { nanos: sooner } => nanos = sooner,
+            Order::StartBefore { nanos: now } => nanos = now,
             Order::KillAt { nanos } => kill_at = nanos,
             Order::Done => return Ok(()),
         }

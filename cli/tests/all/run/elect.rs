@@ -139,6 +139,7 @@ async fn who_is_cut_off_stops_leading_in_time_and_leads_again() {
     assert_eq!(one.line(), "term");
     eventually("it has ended", || is_gone(command));
     one.send(Signal::TERM);
+    one.send(Signal::HUP);
     server.thaw().expect("thawed");
     assert_eq!((one.code(), one.silence()), (79, Vec::<String>::new()));
 }

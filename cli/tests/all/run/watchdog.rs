@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use rustix::process::Signal;
 
-use crate::support::{Scratch, children, eventually, pid, redis, state};
+use crate::support::{Job, Scratch, children, eventually, pid, redis, state};
 
 /// A command with grandchildren, all of them with the output open.
 const FAMILY: [&str; 5] = [
@@ -184,17 +184,16 @@ fn a_watchdog_that_comes_too_late_starts_nothing() {
     }
 }
 
-/// The store says so, which no deadline knows: least of all that of files, which have none.
-#[test]
-fn a_command_is_not_started_by_a_watchdog_that_slept_while_the_lock_was_lost() {
-    let here = Scratch::new();
+/// A job of `sh -c 'touch late; …'` whose watchdog was stopped before it started that.
+fn with_a_watchdog_asleep(here: &Scratch, options: &[&str]) -> (Job, rustix::process::Pid) {
+    // After its exec: a stopped fork would stop the wrapper, too.
+    let executes = |process: &rustix::process::Pid| {
+        let line = std::fs::read(format!("/proc/{}/cmdline", process.as_raw_pid()));
+        line.is_ok_and(|line| line.starts_with(b"fencelock-watchdog"))
+    };
     let caught = (0..200).find_map(|_| {
-        let mut job = here.start(&["job", "--", "sh", "-c", "touch late; exec sleep 1000"]);
-        // After its exec: a stopped fork would stop the wrapper, too.
-        let executes = |process: &rustix::process::Pid| {
-            let line = std::fs::read(format!("/proc/{}/cmdline", process.as_raw_pid()));
-            line.is_ok_and(|line| line.starts_with(b"fencelock-watchdog"))
-        };
+        let command = ["job", "--", "sh", "-c", "touch late; exec sleep 1000"];
+        let mut job = here.start(&[options, &command].concat());
         let watchdog = loop {
             if let Some(watchdog) = children(job.pid()).into_iter().find(executes) {
                 break watchdog;
@@ -211,11 +210,34 @@ fn a_command_is_not_started_by_a_watchdog_that_slept_while_the_lock_was_lost() {
         let _ = std::fs::remove_file(here.path("late"));
         None
     });
-    let (mut job, watchdog) = caught.expect("a watchdog that had started nothing");
-    here.take_away("job");
-    // The wrapper knows.
-    assert!(job.complaint().contains("lock lost"));
+    caught.expect("a watchdog that had started nothing")
+}
+
+/// The store says so, or the limit, which no deadline of the watchdog knows: least of all on files, which have none.
+#[test]
+fn a_command_is_not_started_by_a_watchdog_that_slept_while_the_lock_was_lost() {
+    for (options, is_taken) in [(&[][..], true), (&["--hold-at-most", "2s"], false)] {
+        let here = Scratch::new();
+        let (mut job, watchdog) = with_a_watchdog_asleep(&here, options);
+        if is_taken {
+            here.take_away("job");
+        }
+        assert!(job.complaint().ends_with("the command is not started\n"), "the wrapper knows");
+        rustix::process::kill_process(watchdog, Signal::CONT).unwrap();
+        assert_eq!(job.code(), 79);
+        assert!(!here.path("late").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_started_by_a_watchdog_that_slept_while_the_lock_was_renewed() {
+    let (here, server) = (Scratch::new(), redis().await);
+    let (mut job, watchdog) =
+        with_a_watchdog_asleep(&here, &["--url", &server.url(), "--ttl", "4s"]);
+    // Longer than the first lease, less the time for SIGTERM.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     rustix::process::kill_process(watchdog, Signal::CONT).unwrap();
-    assert_eq!(job.code(), 79);
-    assert!(!here.path("late").exists());
+    eventually("it has started", || here.path("late").exists());
+    job.send(Signal::TERM);
+    assert_eq!(job.code(), 143);
 }
