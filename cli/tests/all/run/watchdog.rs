@@ -199,13 +199,13 @@ fn with_a_watchdog_asleep(here: &Scratch, options: &[&str]) -> (Job, rustix::pro
                 break watchdog;
             }
         };
-        rustix::process::kill_process(watchdog, Signal::STOP).unwrap();
+        rustix::process::kill_process(watchdog, Signal::STOP).expect("it is there");
         eventually("it is stopped", || state(watchdog) == Some('T'));
         if children(watchdog).is_empty() && !here.path("late").exists() {
             return Some((job, watchdog));
         }
         job.send(Signal::KILL);
-        rustix::process::kill_process(watchdog, Signal::CONT).unwrap();
+        rustix::process::kill_process(watchdog, Signal::CONT).expect("it is there");
         job.end();
         let _ = std::fs::remove_file(here.path("late"));
         None
