@@ -215,20 +215,11 @@ enum Target {
 
 impl Target {
     fn of(path: &Path) -> io::Result<Target> {
-        // Where all users may make links, one of another leads to a file of yours that they may not write to.
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let link = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_symlink);
-        let ours = [0, rustix::process::geteuid().as_raw()];
-        if let Some(owner) = link.map(|link| link.uid()).filter(|owner| !ours.contains(owner))
-            && let about = fs::metadata(dir)?
-            && (about.mode() & 0o002 != 0 || !ours.contains(&about.uid()))
-        {
-            return Err(io::Error::other(format!("it is a symbolic link of user {owner}")));
-        }
+        let target = resolve_links(path)?;
         let found = match fs::metadata(path) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Target::Replaced(resolve_links(path)?));
+                return Ok(Target::Replaced(target));
             }
             Err(error) => return Err(error),
         };
@@ -241,7 +232,7 @@ impl Target {
         match standard_stream(&found) {
             // The command writes there: replacing the file would hide what it wrote.
             Some(stream) => Ok(Target::Written(stream)),
-            None => Ok(Target::Replaced(path.canonicalize()?)),
+            None => Ok(Target::Replaced(target)),
         }
     }
 
@@ -259,20 +250,26 @@ impl Target {
     }
 }
 
-/// Where a file named `path` would be created: `path`, or what the symbolic link of that name refers
-/// to, although that does not exist.
+/// Where a file named `path` is or would be created: `path`, or what the symbolic link of that name refers
+/// to, although that does not exist. Refuses a link of another user where users other than this one may make them:
+/// it leads to a file of this user that they may not write to.
 fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     // As many as the kernel follows.
     const MOST_LINKS: usize = 40;
+    let ours = [0, rustix::process::geteuid().as_raw()];
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
-        match fs::read_link(&path) {
-            Ok(target) => {
-                path.pop();
-                path.push(target);
-            }
-            Err(_) => return Ok(path),
+        let Ok(target) = fs::read_link(&path) else { return Ok(path) };
+        let owner = fs::symlink_metadata(&path)?.uid();
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let about = fs::metadata(dir)?;
+        let is_open = about.mode() & 0o002 != 0 || !ours.contains(&about.uid());
+        if is_open && !ours.contains(&owner) {
+            let link = path.display();
+            return Err(io::Error::other(format!("{link} is a symbolic link of user {owner}")));
         }
+        path.pop();
+        path.push(target);
     }
     Err(Errno::LOOP.into())
 }

@@ -98,11 +98,13 @@ fn a_status_file_that_cannot_be_written_is_refused_before_the_command_runs() {
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o1777)).unwrap();
     std::os::unix::fs::symlink(here.path("precious"), &link).unwrap();
     std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
+    std::os::unix::fs::symlink("open/link", here.path("ours")).unwrap();
     for (file, says) in [
         (
             "open/link",
-            "--status-json open/link: the file cannot be written: it is a symbolic link of user 65534",
+            "open/link: the file cannot be written: open/link is a symbolic link of user 65534",
         ),
+        ("ours", "ours: the file cannot be written: open/link is a symbolic link of user 65534"),
         ("no/such/file", "--status-json no/such/file: the file cannot be written: "),
         ("directory", "--status-json directory: the file cannot be written: "),
         ("-", "name a file, or /dev/stderr"),
