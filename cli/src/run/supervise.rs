@@ -157,11 +157,12 @@ impl Supervisor<'_> {
                 }
                 _ = interval.tick() => {
                     self.child.note_strangers();
-                    // It may be slow to start, while the lock is renewed.
-                    if !runs && !self.reported && self.deadline.guard.is_held() {
-                        self.child.start_before(self.deadline.start_by());
-                    }
                     if self.deadline.is_a_lease() {
+                        // It may be slow to start, while the lock is renewed. Without a lease its order never changes:
+                        // repeated, it would fill the channel of a stopped watchdog before the one to start nothing.
+                        if !runs && !self.reported && self.deadline.guard.is_held() {
+                            self.child.start_before(self.deadline.start_by());
+                        }
                         self.child.kill_at(self.deadline.kill_at());
                     }
                 }
@@ -175,6 +176,8 @@ impl Supervisor<'_> {
             Some(Report::Started { .. }) => {
                 self.lend_terminal();
                 match self.stage {
+                    // It has begun after the loss, by a watchdog that had read its orders before.
+                    Stage::Runs if self.reported => self.kill().await,
                     Stage::Runs => {}
                     Stage::Ends { .. } => self.child.ask_to_end(Signal::TERM, Reach::All),
                     Stage::Killed { .. } => self.kill().await,
