@@ -40,7 +40,7 @@ fn at_its_deadline_a_command_gets_term() {
 fn a_command_that_ignores_term_is_killed_before_the_lock_ends() {
     let here = Scratch::new();
     let mut job = here.bash(
-        &["--hold-at-most", "2s", "--grace", "800ms"],
+        &["--hold-at-most", "5s", "--grace", "2s"],
         "(trap 'echo deaf' TERM; echo $$; while :; do sleep 0.01; done) | \
          sh -c 'trap \"\" TERM; cat; sleep 1000'",
     );
@@ -58,7 +58,7 @@ fn a_command_that_ignores_term_is_killed_before_the_lock_ends() {
 #[test]
 fn kill_means_no_warning() {
     let here = Scratch::new();
-    let mut job = here.bash(&["--hold-at-most", "600ms", "--on-lost", "kill"], LISTENS);
+    let mut job = here.bash(&["--hold-at-most", "4s", "--on-lost", "kill"], LISTENS);
     assert_eq!(job.line(), "up");
     assert_eq!(job.code(), 79);
     assert_eq!(job.silence(), [""; 0]);
@@ -68,7 +68,7 @@ fn kill_means_no_warning() {
 fn continue_only_reports() {
     let here = Scratch::new();
     let mut job = here
-        .bash(&["--hold-at-most", "200ms", "--on-lost", "continue"], "echo up; read x; echo $x");
+        .bash(&["--hold-at-most", "4s", "--on-lost", "continue"], "echo up; read x; echo $x");
     assert_eq!(job.line(), "up");
     assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "another client has it");
     job.write("unharmed\n");

@@ -216,7 +216,7 @@ fn with_a_watchdog_asleep(here: &Scratch, options: &[&str]) -> (Job, rustix::pro
 /// The store says so, or the limit, which no deadline of the watchdog knows: least of all on files, which have none.
 #[test]
 fn a_command_is_not_started_by_a_watchdog_that_slept_while_the_lock_was_lost() {
-    for (options, is_taken) in [(&[][..], true), (&["--hold-at-most", "2s"], false)] {
+    for (options, is_taken) in [(&[][..], true), (&["--hold-at-most", "4s"], false)] {
         let here = Scratch::new();
         let (mut job, watchdog) = with_a_watchdog_asleep(&here, options);
         if is_taken {
