@@ -17,7 +17,7 @@ use tracing::{Instrument, Span};
 use crate::claim::cleanup::CleanupGuard;
 use crate::claim::hold::{Grant, Hold, Limit};
 use crate::claim::own_hold;
-use crate::claim::wait::{LastAnswer, Wait};
+use crate::claim::wait::{LimitEnd, PATIENCE, Wait};
 use crate::client::owned_hold::OwnedHold;
 use crate::client::{ClientInner, silent};
 use crate::renewal::timing::period;
@@ -97,9 +97,10 @@ async fn acquire_loop(
         Err(closed())
     } else {
         let started = client.now();
-        let long_at = match observed {
-            None if limit == Duration::MAX => started + own_hold::LONG,
-            // Those who wait for its outcome know their limits.
+        // Those who wait for their turn have limits of their own.
+        let is_alone = request.local_handoffs == 1;
+        let long_at = match limit {
+            Duration::MAX if is_alone => started + own_hold::LONG,
             _ => Moment::NEVER,
         };
         let wait = Arc::new(Wait::new(cleanup.clone(), long_at));
@@ -175,7 +176,7 @@ impl AcquireLoop<'_> {
                     return Err(self.busy());
                 }
                 Ok(AttemptOutcome::Waiting { check_after }) => {
-                    self.wait.answered();
+                    self.wait.answered(self.client.now());
                     backoff = Backoff::start();
                     self.wait_for_wake_up(check_after).await?;
                 }
@@ -205,17 +206,15 @@ impl AcquireLoop<'_> {
         if let Poll::Ready(answer) = poll_once(attempt.as_mut()).await {
             return Ok(answer);
         }
-        let silence_ends = self.wait.silence_ends();
         let _in_flight = self.cleanup.in_flight();
-        let slept = tokio::select! {
+        let ended = tokio::select! {
             biased;
             // First: what `close` has released must not be asked for again.
             () = self.client.closing.cancelled() => return Err(closed()),
             answer = &mut attempt => return Ok(answer),
-            slept = self.client.sleep_until(self.gives_up.min(silence_ends)) => slept,
+            ended = self.limit_ended(self.wait.silence_ends()) => ended,
         };
-        slept?;
-        let error = if self.gives_up <= silence_ends { self.timed_out() } else { self.silent() };
+        let error = ended?;
         // On a busy machine the answer may have arrived while this task was not running; then the
         // backend's explanation of an unanswered request is outdated.
         match poll_once(attempt.as_mut()).await {
@@ -239,10 +238,30 @@ impl AcquireLoop<'_> {
         let woken = tokio::select! {
             biased;
             () = client.closing.cancelled() => Err(closed()),
-            slept = self.client.sleep_until(self.gives_up) => slept.and(Err(self.timed_out())),
+            ended = self.limit_ended(Moment::NEVER) => ended.and_then(Err),
             () = claim.notify.notified() => Ok(()),
         };
         if self.wait.unpark() { woken } else { Err(closed()) }
+    }
+
+    /// Waits until the limit has ended, and it is known what that means, or the store has been silent for too long.
+    async fn limit_ended(&self, silence_ends: Moment) -> Result<Error> {
+        let mut until = self.gives_up;
+        self.client.sleep_until(until.min(silence_ends)).await?;
+        loop {
+            let answer = self.wait.answer.notified();
+            if silence_ends < until {
+                return Ok(self.silent());
+            }
+            match at_limit(self.client, &self.wait, None, self.limit) {
+                Ok(error) => return Ok(error),
+                Err(again) => until = again,
+            }
+            tokio::select! {
+                () = answer => {}
+                slept = self.client.sleep_until(until.min(silence_ends)) => slept?,
+            }
+        }
     }
 
     async fn back_off(&self, pause: Duration) -> Result<()> {
@@ -251,8 +270,10 @@ impl AcquireLoop<'_> {
         if now >= silence_ends {
             return Err(self.silent());
         }
-        if now >= self.gives_up {
-            return Err(self.timed_out());
+        if now >= self.gives_up
+            && let Ok(error) = at_limit(self.client, &self.wait, None, self.limit)
+        {
+            return Err(error);
         }
         let again = (now + pause).min(self.gives_up).min(silence_ends);
         let _in_flight = self.cleanup.in_flight();
@@ -305,35 +326,40 @@ impl AcquireLoop<'_> {
     }
 
     fn silent(&self) -> Error {
-        let cause = match self.wait.last_answer() {
-            LastAnswer::Failed(error) => Some(error),
-            LastAnswer::None | LastAnswer::Queued => self.cleanup.acquisition.unanswered(),
-        };
-        silent(self.claim().request.unreachable_after, cause)
-    }
-
-    fn timed_out(&self) -> Error {
-        timed_out(self.limit, Some(&self.wait))
+        silent(self.claim().request.unreachable_after, self.wait.cause())
     }
 }
 
-/// The end of a wait limit, by the store's last answer; none if it was not asked yet.
-pub(crate) fn timed_out(limit: Duration, wait: Option<&Wait>) -> Error {
-    let (is_busy, cause) = match wait.map_or(LastAnswer::None, Wait::last_answer) {
-        LastAnswer::Queued => (true, None),
-        LastAnswer::Failed(error) => (false, Some(error)),
-        LastAnswer::None => {
-            let cause = wait.and_then(|wait| wait.cleanup.acquisition.unanswered());
-            // Other claims were ahead of it all the time.
-            (cause.as_ref().is_some_and(|cause| cause.kind() == ErrorKind::Busy), cause)
+/// How soon a caller whose limit has ended looks again whether the store has answered to another one's wait.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// The error at the end of a wait limit, or when to ask again what the end means. `turn`: when this process held the
+/// lock last, and how long the store took to grant it.
+pub(crate) fn at_limit(
+    client: &ClientInner,
+    wait: &Arc<Wait>,
+    turn: Option<(Moment, Duration)>,
+    limit: Duration,
+) -> std::result::Result<Error, Moment> {
+    let (now, cause) = (client.now(), wait.cause());
+    let ours = cause.clone().filter(|cause| cause.kind() == ErrorKind::Busy);
+    match wait.answers().or_turn(turn).at_limit(now, ours.is_some()) {
+        LimitEnd::NotGranted => Ok(not_granted(limit).with_cause(ours)),
+        LimitEnd::Unreachable => Ok(unanswered(limit).with_cause(cause)),
+        LimitEnd::Await(until) => Err(until),
+        // Each caller of one wait: it is asked for once, and the first answer is for all.
+        LimitEnd::Ask => {
+            client.worker.check_now(wait, now);
+            Err(now + PATIENCE[0])
         }
-    };
-    if is_busy {
-        return not_granted(limit).with_cause(cause);
     }
+}
+
+/// The store has not answered within a wait limit.
+pub(crate) fn unanswered(limit: Duration) -> Error {
     let limit = format_duration(limit);
     let message = format!("the store gave no useful answer within the wait limit of {limit}");
-    Error::new(ErrorKind::Unreachable, message).with_cause(cause)
+    Error::new(ErrorKind::Unreachable, message)
 }
 
 pub(crate) fn not_granted(limit: Duration) -> Error {

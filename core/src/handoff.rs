@@ -16,8 +16,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
-use crate::acquire::{WaitLimit, not_granted, timed_out};
+use crate::acquire::{LOOK_AGAIN, WaitLimit, at_limit, not_granted, unanswered};
 use crate::claim::own_hold;
+use crate::claim::wait::PATIENCE;
 use crate::client::ClientInner;
 use crate::store::claim::{AcquireRequest, LockKind};
 use crate::sync::Mutex;
@@ -87,7 +88,7 @@ async fn wait_for_turn(
         return Err(closed());
     }
     let started = client.now();
-    let gives_up = started + wait.left;
+    let mut gives_up = started + wait.left;
     let mut long_at = match wait.limit {
         Duration::MAX => started + own_hold::LONG,
         _ => Moment::NEVER,
@@ -101,7 +102,11 @@ async fn wait_for_turn(
             slept = client.sleep_until(gives_up.min(long_at)) => {
                 slept?;
                 if long_at > gives_up {
-                    return Err(waiter.timed_out(wait.limit));
+                    gives_up = match waiter.at_limit(wait.limit) {
+                        Ok(error) => return Err(error),
+                        Err(again) => again.min(client.now() + LOOK_AGAIN),
+                    };
+                    continue;
                 }
                 client.worker.log_own_hold(&request.name, request.mode, client.now());
                 long_at = client.now() + own_hold::LONG;
@@ -163,17 +168,22 @@ impl Waiter {
         self.group.serve(&mut state, &self.client);
     }
 
-    fn timed_out(&self, limit: Duration) -> Error {
+    /// The error at the end of a wait limit, or when to ask again what the end means.
+    fn at_limit(&self, limit: Duration) -> std::result::Result<Error, Moment> {
         let (contention, held) = {
             let state = self.group.state.lock();
             (state.contention.as_ref().map(|(_, observed)| observed.clone()), state.held)
         };
-        let Some(observed) = contention else { return not_granted(limit) };
-        let wait = observed.get().map(|wait| &**wait);
         // By a turn since this waiter came; the answer to the next request may be on its way.
-        let took = held.filter(|(at, _)| *at >= self.since).map(|(_, took)| took);
-        let is_expected = |took| wait.is_none_or(|it| it.expects_answer(self.client.now(), took));
-        if took.is_some_and(is_expected) { not_granted(limit) } else { timed_out(limit, wait) }
+        let turn = held.filter(|(at, _)| *at >= self.since);
+        let Some(observed) = contention else { return Ok(not_granted(limit)) };
+        match (observed.get(), turn, self.since + PATIENCE[0]) {
+            (Some(wait), ..) => at_limit(&self.client, wait, turn, limit),
+            (None, Some(_), _) => Ok(not_granted(limit)),
+            // The request has yet to be made.
+            (None, None, until) if self.client.now() < until => Err(until),
+            (None, None, _) => Ok(unanswered(limit)),
+        }
     }
 }
 

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::task::task_tracker::TaskTrackerToken;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
 
+use crate::acquire::unanswered;
 use crate::cells::{Handle, Step, View, not_ours};
-use crate::client::ClientInner;
+use crate::claim::wait::patience;
 use crate::recipes::participants::{self, Id};
 use crate::sync::Mutex;
 use crate::telemetry::program;
-use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
 use crate::types::options::{self, format_duration};
 
 /// The most parties: the ids of two rounds fit into one cell.
@@ -81,8 +83,17 @@ struct Progress {
     id: Id,
     /// Other calls may arrive with the same id.
     is_named: bool,
-    /// Its last attempt; none before the first one.
-    attempt: Mutex<Option<Attempt>>,
+    attempts: Mutex<Attempts>,
+}
+
+#[derive(Debug, Default)]
+struct Attempts {
+    /// None before the first one.
+    last: Option<Attempt>,
+    /// It is withdrawn: none follows.
+    are_over: bool,
+    /// How long the store took to make the first one.
+    took: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,11 +107,21 @@ struct Attempt {
 
 impl Progress {
     fn start(id: Id, is_named: bool) -> Arc<Progress> {
-        Arc::new(Progress { id, is_named, attempt: Mutex::default() })
+        Arc::new(Progress { id, is_named, attempts: Mutex::default() })
+    }
+
+    /// Begins an attempt.
+    ///
+    /// # Errors
+    /// The client was closed, which has withdrawn the arrival.
+    fn begin(&self, attempt: Attempt) -> Result<()> {
+        let mut attempts = self.attempts.lock();
+        attempts.last = Some(attempt);
+        if attempts.are_over { Err(closed()) } else { Ok(()) }
     }
 
     fn is_counted(&self, so: bool) {
-        if let Some(attempt) = &mut *self.attempt.lock() {
+        if let Some(attempt) = &mut self.attempts.lock().last {
             attempt.is_counted = so;
         }
     }
@@ -108,7 +129,7 @@ impl Progress {
     /// What its withdrawal makes of the barrier for so many `parties`; the round, if all have passed it.
     fn withdraw(&self, there: Option<State>, parties: u32) -> (Step, Option<Trip>) {
         // Without an attempt no request was sent.
-        let Some(attempt) = *self.attempt.lock() else { return (Step::Keep, None) };
+        let Some(attempt) = self.attempts.lock().last else { return (Step::Keep, None) };
         let Attempt { round, is_first, is_counted } = attempt;
         // An arrival that is still on its way expects what was there before it, and would count although its
         // party has given up. So it is replaced also where the arrival is not seen.
@@ -205,36 +226,69 @@ impl Barrier {
     }
 
     async fn arrive(&self, progress: Arc<Progress>) -> Result<Trip> {
-        let client = self.handle.client(Operation::Wait).await?.clone();
-        let token = client.reaper.tasks.token();
         // Before the first request: the arrival may be made although this future is dropped.
-        let mut withdrawal =
-            Withdrawal { barrier: self, client, progress: progress.clone(), owed: Some(token) };
+        let owed = self.owe_withdrawal(progress.clone()).await?;
         let limit = self.limit.unwrap_or(Duration::MAX);
-        let passed = match tokio::time::timeout(limit, self.arrive_and_stay(&progress)).await {
-            Ok(Ok(trip)) => Ok(trip),
-            Ok(Err(error)) => match error.kind() {
-                // Nothing was written.
-                ErrorKind::InvalidArgument | ErrorKind::Lost | ErrorKind::Foreign => Err(error),
-                // The drop withdraws it.
-                _ => return Err(error),
-            },
-            Err(_) => match self.withdraw(progress).await? {
-                Some(trip) => Ok(trip),
-                None => Err(self.timed_out(limit)),
-            },
+        let passed = match timeout(limit, self.arrive_and_stay(&progress)).await {
+            Ok(passed) => passed,
+            Err(_) => {
+                let patience = patience(progress.attempts.lock().took);
+                let withdrawn = timeout(patience, self.withdraw(progress)).await;
+                withdrawn
+                    .unwrap_or_else(|_| Err(self.unanswered(limit)))?
+                    .ok_or_else(|| self.timed_out(limit))
+            }
         };
-        withdrawal.owed = None;
+        let is_settled = match &passed {
+            Ok(_) => true,
+            // Nothing was written, or it does not count.
+            Err(error) => matches!(
+                error.kind(),
+                ErrorKind::InvalidArgument
+                    | ErrorKind::Lost
+                    | ErrorKind::Foreign
+                    | ErrorKind::WaitTimedOut
+            ),
+        };
+        if is_settled {
+            let _ = owed.send(());
+        }
         passed
     }
 
+    /// Has the arrival withdrawn, unless the sender is used, when it is dropped, or the client is closed.
+    async fn owe_withdrawal(&self, progress: Arc<Progress>) -> Result<oneshot::Sender<()>> {
+        let client = self.handle.client(Operation::Wait).await?.clone();
+        let (owed, settled) = oneshot::channel();
+        let (barrier, tasks, runtime) =
+            (self.clone(), client.reaper.tasks.clone(), client.reaper.runtime.clone());
+        tasks.spawn_on(
+            async move {
+                let is_settled = tokio::select! {
+                    biased;
+                    settled = settled => settled.is_ok(),
+                    () = client.closing.cancelled() => false,
+                };
+                if !is_settled && let Err(error) = barrier.withdraw(progress).await {
+                    program::call(|| {
+                        tracing::warn!(target: "fencelock", %error, "an arrival was not withdrawn");
+                    });
+                }
+            },
+            &runtime,
+        );
+        Ok(owed)
+    }
+
     async fn arrive_and_stay(&self, progress: &Arc<Progress>) -> Result<Trip> {
+        let started = Instant::now();
         loop {
             let round = match self.arrive_once(progress).await? {
                 Arrival::Passed(trip) => return Ok(trip),
                 Arrival::WaitsFor(round) => round,
             };
             progress.is_counted(true);
+            progress.attempts.lock().took = started.elapsed();
             let passed = self.until(round, progress.id).await;
             match passed.map_err(|error| self.handle.explain(error, Operation::Wait))? {
                 Some(trip) => return Ok(trip),
@@ -253,7 +307,7 @@ impl Barrier {
             let mut state = State::read(there, parties)?.unwrap_or_else(State::fresh);
             let generation = state.generation + 1;
             let round = Round { barrier: state.barrier, generation };
-            *progress.attempt.lock() = Some(Attempt { round, is_first, is_counted: false });
+            progress.begin(Attempt { round, is_first, is_counted: false })?;
             if state.arrived.contains(&id) {
                 return Ok((Step::Keep, Arrival::WaitsFor(round)));
             }
@@ -291,10 +345,18 @@ impl Barrier {
     /// Takes an arrival back; the round, if all have passed it meanwhile.
     async fn withdraw(&self, progress: Arc<Progress>) -> Result<Option<Trip>> {
         let parties = self.parties;
+        progress.attempts.lock().are_over = true;
         let withdraw = move |there: Option<View<'_>>| {
             Ok(progress.withdraw(State::read(there, parties)?, parties))
         };
         self.handle.change_also_when_closing(Operation::Wait, withdraw).await
+    }
+
+    fn unanswered(&self, limit: Duration) -> Error {
+        let error = unanswered(limit).adding(
+            "; this arrival may count until it is withdrawn, which goes on in the background",
+        );
+        self.handle.explain(error, Operation::Wait)
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
@@ -304,29 +366,6 @@ impl Barrier {
             "not all of {parties} parties arrived within {limit}; this arrival does not count any more"
         );
         self.handle.explain(Error::new(ErrorKind::WaitTimedOut, message), Operation::Wait)
-    }
-}
-
-/// The duty to take back an arrival whose future is gone.
-struct Withdrawal<'a> {
-    barrier: &'a Barrier,
-    client: Arc<ClientInner>,
-    progress: Arc<Progress>,
-    owed: Option<TaskTrackerToken>,
-}
-
-impl Drop for Withdrawal<'_> {
-    fn drop(&mut self) {
-        let Some(owed) = self.owed.take() else { return };
-        let (barrier, progress) = (self.barrier.clone(), self.progress.clone());
-        self.client.reaper.runtime.spawn(async move {
-            let _owed = owed;
-            if let Err(error) = barrier.withdraw(progress).await {
-                program::call(|| {
-                    tracing::warn!(target: "fencelock", %error, "an arrival was not withdrawn");
-                });
-            }
-        });
     }
 }
 

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout};
+
+use crate::acquire::unanswered;
 use crate::cells::{Handle, Step, View, not_ours};
+use crate::claim::wait::patience;
 use crate::recipes::participants::{self, Id};
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
 use crate::types::options::{self, format_duration};
@@ -105,30 +109,49 @@ impl Latch {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn wait(&self) -> Result<()> {
-        let limit = self.limit.unwrap_or(Duration::MAX);
-        let opened = tokio::time::timeout(limit, self.until_open()).await.unwrap_or_else(|_| {
-            let (count, limit) = (self.count, format_duration(limit));
-            let message = format!("not all of {count} have counted down within {limit}");
-            Err(Error::new(ErrorKind::WaitTimedOut, message))
-        });
+        let (limit, mut took) = (self.limit.unwrap_or(Duration::MAX), Duration::ZERO);
+        let opened = match timeout(limit, self.until_open(&mut took)).await {
+            Ok(opened) => opened,
+            // One reading, for all whose limit ends now, tells a closed latch from a silent store.
+            Err(_) => match timeout(patience(took), self.is_open()).await {
+                Ok(Ok(false)) => Err(self.timed_out(limit)),
+                Ok(is_open) => is_open.map(|_| ()),
+                Err(_) => Err(unanswered(limit)),
+            },
+        };
         opened.map_err(|error| self.handle.explain(error, Operation::Wait))
     }
 
-    async fn until_open(&self) -> Result<()> {
+    /// `took`: how long the first answer took.
+    async fn until_open(&self, took: &mut Duration) -> Result<()> {
+        let started = Instant::now();
         let mut watching = self.handle.watch(Operation::Wait).await?;
         let mut known = None;
         loop {
             let seen = watching.next().await?;
+            if took.is_zero() {
+                *took = started.elapsed();
+            }
             // Also if it was made anew, before this was read.
             if known.is_some() && seen.born() != known {
                 return Err(Error::new(ErrorKind::Lost, "the latch was removed"));
             }
             known = seen.born();
-            let state = State::read(seen.view(), self.count)?;
-            if state.is_some_and(|state| state.left() == 0) {
+            if State::read(seen.view(), self.count)?.is_some_and(|state| state.left() == 0) {
                 return Ok(());
             }
         }
+    }
+
+    async fn is_open(&self) -> Result<bool> {
+        let seen = self.handle.watch(Operation::Wait).await?.next().await?;
+        Ok(State::read(seen.view(), self.count)?.is_some_and(|state| state.left() == 0))
+    }
+
+    fn timed_out(&self, limit: Duration) -> Error {
+        let (count, limit) = (self.count, format_duration(limit));
+        let message = format!("not all of {count} have counted down within {limit}");
+        Error::new(ErrorKind::WaitTimedOut, message)
     }
 
     /// How many have to count down until it opens.

@@ -74,6 +74,19 @@ impl RenewalWorker {
         self.insert(wait.cleanup.claim().id, next_check(check_after, now), Task::Wait(wait))
     }
 
+    /// Checks `wait` now, unless a request of it is under way.
+    pub(crate) fn check_now(&self, wait: &Wait, now: Moment) {
+        wait.asked(now);
+        let id = wait.cleanup.claim().id;
+        let mut schedule = self.schedule.lock();
+        if let Some(Entry { in_flight: InFlight::No, task: Task::Wait(_), .. }) =
+            schedule.get_mut(id)
+        {
+            schedule.move_to(id, now, InFlight::No);
+            self.wake_if_earlier(&schedule, now);
+        }
+    }
+
     pub(crate) fn remove(&self, id: u64) {
         let removed = self.schedule.lock().remove(id);
         drop(removed);
@@ -249,7 +262,7 @@ impl RenewalWorker {
             {
                 let check_after = match &answer {
                     Ok(check) => {
-                        wait.answered();
+                        wait.answered(now);
                         match check {
                             // The claim's own attempt schedules the next check.
                             WaiterCheck::Attempt => RECHECK,

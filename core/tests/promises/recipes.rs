@@ -1,12 +1,13 @@
 //! What is made of cells, over a store that loses requests and replies, and forgets to notify.
 
 use std::collections::HashSet;
+use std::iter::{repeat, repeat_n};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fencelock_core::{Claimed, ErrorKind, Keep, Locks, Once, Run, Tick, Trip, memory};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::lossy::{Fate, Lossy, each, swaps};
 use crate::scripted::{SECOND, ms};
@@ -59,6 +60,42 @@ async fn a_party_whose_limit_ends_after_the_trip_has_passed() {
     }
 }
 
+/// A latch and a barrier, by stores that answer, stop after their first answers, or are silent.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_limit_tells_a_silent_store_from_those_who_have_not_come() {
+    let (busy, silent) = (ErrorKind::WaitTimedOut, ErrorKind::Unreachable);
+    for (answers, expected) in [(usize::MAX, busy), (2, silent), (0, silent)] {
+        let fates = repeat_n(Fate::Answered, answers).chain(repeat(Fate::Silent));
+        let locks = Lossy::new(each(fates)).locks();
+        let (latch, barrier) = (locks.latch("parts", 2), locks.barrier("phase", 2));
+        for limit in [SECOND, Duration::ZERO] {
+            let asked = Instant::now();
+            let error = match answers {
+                2 if limit > Duration::ZERO => {
+                    barrier.clone().wait_at_most(limit).arrive_and_wait().await.unwrap_err()
+                }
+                _ => latch.clone().wait_at_most(limit).wait().await.unwrap_err(),
+            };
+            assert_eq!(error.kind(), expected, "{answers}: {error}");
+            assert!(asked.elapsed() <= limit + ms(500), "{answers}: {:?}", asked.elapsed());
+        }
+    }
+}
+
+/// Its program has it in a `select!` whose other branch goes on.
+#[tokio::test(start_paused = true)]
+async fn a_party_that_is_not_polled_any_more_is_withdrawn_when_its_client_is_closed() {
+    let store = Lossy::sound();
+    let (here, there) = (store.locks(), store.locks());
+    let (barrier, other) = (here.barrier("phase", 2), there.barrier("phase", 2));
+    let mut arriving = Box::pin(barrier.arrive_and_wait());
+    assert!(timeout(SECOND, &mut arriving).await.is_err(), "it waits for the other");
+    assert_eq!(other.arrived().await.unwrap(), 1);
+    timeout(SECOND, here.close()).await.expect("nothing keeps it").unwrap();
+    assert_eq!(other.arrived().await.unwrap(), 0);
+    assert_eq!(arriving.await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
 /// Its watch is not notified, so that it sees only the later barrier.
 #[tokio::test(start_paused = true)]
 async fn a_party_is_not_left_waiting_at_a_barrier_that_was_removed_and_made_anew() {
@@ -96,7 +133,7 @@ async fn a_party_that_arrives_again_while_its_dropped_arrival_is_taken_back_coun
 async fn a_party_without_an_answer_has_passed_if_it_is_among_those_who_did() {
     let store = Lossy::sound();
     let (here, there) = (store.locks().barrier("phase", 2), store.locks().barrier("phase", 2));
-    store.set(each([Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(2_000))]));
+    store.set(each([Fate::Answered, Fate::ReplyLost, Fate::Slow(ms(1_200))]));
     let limited = here.wait_at_most(SECOND);
     let waiting = tokio::spawn(async move { limited.arrive_and_wait().await });
     sleep(ms(500)).await;

@@ -4,11 +4,11 @@ use std::future::pending;
 use std::task::Poll;
 use std::time::Duration;
 
-use fencelock_core::{AttemptOutcome, ErrorKind, Lock, ReleaseOutcome, Result, Snapshot};
+use fencelock_core::{AttemptOutcome, ErrorKind, Lock, Owner, ReleaseOutcome, Result, Snapshot};
 use tokio::time::sleep;
 
 use crate::scripted::{
-    Call, Many, One, SECOND, Script, TTL, again, granted, is_attempt, is_check, is_release,
+    Call, Many, One, SECOND, Script, TTL, again, granted, is_attempt, is_check, is_release, ms,
     refused_connection, waiting,
 };
 
@@ -123,6 +123,92 @@ async fn a_store_that_dies_after_queueing_is_not_a_busy_lock() {
     let (_store, locks) = Script::new().attempts(queues).checks(comes_back).connect();
     let kinds = kind_of(&locks.lock("a").wait_at_most(limit)).await;
     assert_eq!(kinds, [None, Some(ErrorKind::WaitTimedOut)], "its last answer counts");
+}
+
+/// What a store does when it is asked for a lock that is waited for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Store {
+    Grants,
+    Queues,
+    /// Queues, and stands still after two checks.
+    Stops,
+    Silent,
+}
+
+/// The end of a limit of three seconds means the same for every kind of wait, and is told within half a second.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_limit_means_the_same_for_every_wait() {
+    let (limit, busy) = (3 * SECOND, ErrorKind::WaitTimedOut);
+    for (store, used_up, expected) in [
+        (Store::Grants, true, None),
+        (Store::Queues, true, Some(busy)),
+        (Store::Silent, true, Some(ErrorKind::Unreachable)),
+        (Store::Queues, false, Some(busy)),
+        (Store::Stops, false, Some(ErrorKind::Unreachable)),
+        (Store::Silent, false, Some(ErrorKind::Unreachable)),
+    ] {
+        let attempt = move |asked: One| async move {
+            sleep(ms(100)).await;
+            match store {
+                Store::Grants => granted(&asked),
+                Store::Queues | Store::Stops => waiting(SECOND),
+                Store::Silent => pending().await,
+            }
+        };
+        let check = move |asked: Many| async move {
+            if store == Store::Stops && asked.n >= 2 {
+                pending().await
+            } else {
+                again(&asked, SECOND)
+            }
+        };
+        for way in ["alone", "in turn", "of an owner", "of several"] {
+            let script = Script::new().local_handoffs(8).attempts(attempt).checks(check);
+            let (_store, locks) = script.connect();
+            let owner = Owner::new();
+            let first = locks.lock("a").owned_by(&owner);
+            let lock = match way {
+                "in turn" => locks.lock("a").local_handoffs(8),
+                "of an owner" => first.clone(),
+                _ => locks.lock("a"),
+            };
+            let since = tokio::time::Instant::now();
+            if used_up {
+                sleep(limit).await;
+            }
+            let asked = locks.now();
+            // Another task of the owner asks.
+            let asking = async {
+                if way == "of an owner" { first.acquire().await.map(drop) } else { pending().await }
+            };
+            let acquiring = async {
+                match way {
+                    "of several" if !used_up => {
+                        let both = [lock, locks.lock("b")];
+                        fencelock_core::all(both).wait_at_most(limit).acquire().await.map(drop)
+                    }
+                    _ => lock
+                        .wait_at_most(limit)
+                        .waiting_since(since.into())
+                        .acquire()
+                        .await
+                        .map(drop),
+                }
+            };
+            let ended = tokio::select! {
+                biased;
+                Err(error) = asking => panic!("{way}, {store:?}: {error}"),
+                ended = acquiring => ended,
+            };
+            assert_eq!(ended.map_err(|error| error.kind()).err(), expected, "{way}, {store:?}");
+            let left = if used_up { Duration::ZERO } else { limit };
+            let took = locks.now().duration_since(asked);
+            assert!(
+                took >= left.min(ms(100)) && took <= left + ms(500),
+                "{way}, {store:?}: {took:?}"
+            );
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
