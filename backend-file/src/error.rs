@@ -9,6 +9,8 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
+use crate::platform::stopped_holder;
+
 /// The opened file is not one of this store: its type is another, or it has a second name. No system call used here returns this code.
 pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
 
@@ -119,15 +121,24 @@ const PREEMPTED: Duration = Duration::from_secs(5);
 /// Another process has not released the latch. As long as a busy machine may be the cause, the lock
 /// counts as busy.
 pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
+    let stopped = stopped_holder(path);
     let path = path.display();
-    let kind = if elapsed < PREEMPTED { ErrorKind::Busy } else { ErrorKind::Unreachable };
-    Error::new(
-        kind,
-        format!(
-            "another process has kept {path} locked for {elapsed:.1?}, which normally takes \
-             microseconds; is a process that uses it stopped (fuser {path}), or does its disk hang?"
+    let (kind, why) = match stopped {
+        Some(pid) => (
+            ErrorKind::Unreachable,
+            format!("it is stopped; end it, or continue it (kill -CONT {pid})"),
         ),
-    )
+        None if elapsed < PREEMPTED => (ErrorKind::Busy, "the machine may be too busy".to_owned()),
+        None => (
+            ErrorKind::Unreachable,
+            format!("is a process that uses it stopped (fuser {path}), or does its disk hang?"),
+        ),
+    };
+    let who = stopped.map_or("another process".to_owned(), |pid| format!("process {pid}"));
+    let message = format!(
+        "{who} has kept {path} locked for {elapsed:.1?}, which normally takes microseconds; {why}"
+    );
+    Error::new(kind, message)
 }
 
 /// Other processes acquire and release the latch all the time, and this one could not acquire it.

@@ -64,6 +64,7 @@ mod linux {
     use std::ffi::CStr;
     use std::fs::File;
     use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::path::Path;
 
     /// Opens a directory on the way to another, which need not be readable.
     pub(crate) const PASS_THROUGH: OFlags =
@@ -86,6 +87,24 @@ mod linux {
         let stat =
             |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).ok();
         threads.flatten().filter_map(stat).any(|stat| waits(stat) == Some(true))
+    }
+
+    /// The process that has an flock on `path` and is stopped (state `T` or `t`), if the kernel tells: `/proc/locks`
+    /// (`man 5 proc_locks`) has no process of another PID namespace.
+    pub(crate) fn stopped_holder(path: &Path) -> Option<u32> {
+        let stat = rustix::fs::stat(path).ok()?;
+        let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        // `NUMBER: FLOCK ADVISORY WRITE PID FILE START END`, with `->` after the number for one that waits.
+        let holder = locks.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            (words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&file.as_str()))
+                .then(|| words[4].to_owned())
+        })?;
+        let stat = std::fs::read_to_string(format!("/proc/{holder}/stat")).ok()?;
+        let (_, state) = stat.rsplit_once(") ")?;
+        state.starts_with(['T', 't']).then(|| holder.parse().ok())?
     }
 
     /// Opens for reading and writing without updates of the access time, which would cost a third
@@ -211,12 +230,17 @@ mod other {
     use std::ffi::CStr;
     use std::fs::File;
     use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::path::Path;
 
     pub(crate) const PASS_THROUGH: OFlags =
         OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
     pub(crate) fn is_proc(_dir: BorrowedFd<'_>) -> bool {
         false
+    }
+
+    pub(crate) fn stopped_holder(_path: &Path) -> Option<u32> {
+        None
     }
 
     pub(crate) fn waits_for_disk(_name: &str) -> bool {

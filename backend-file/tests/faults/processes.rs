@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use fencelock_core::Moment;
-use rustix::process::{Signal, kill_process};
+use fencelock_core::{ErrorKind, Moment};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::*;
 
@@ -71,6 +72,38 @@ async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     next.release();
     stopped.holds();
     stopped.release();
+}
+
+/// A lock that may be free must not look like a busy one, after which a job is skipped. A process that only waits for a
+/// processor is another matter: see `single_process.rs`.
+#[tokio::test]
+async fn a_lock_that_a_stopped_process_has_latched_is_unreachable_at_the_end_of_any_limit() {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    // The pipe of a lock that nobody uses has no other reader.
+    let page = page(dir.path());
+    let mut latching = std::process::Command::new("flock");
+    let latching = latching.arg("--no-fork").arg(dir.path().join(PAGE)).args(["sleep", "600"]);
+    let mut latching = latching.spawn().unwrap();
+    until("the latch is taken", async || {
+        let taken = flock(&page, FlockOperation::NonBlockingLockExclusive).err();
+        flock(&page, FlockOperation::Unlock).unwrap();
+        taken
+    })
+    .await;
+    let pid = Pid::from_child(&latching);
+    kill_process(pid, Signal::STOP).unwrap();
+    for limit in [0, 100, 1_000].map(Duration::from_millis) {
+        let lock = locks.lock("x").wait_at_most(limit).unreachable_after(Duration::from_secs(1));
+        let error = lock.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
+        assert!(format!("{error:?}").contains(&format!("kill -CONT {pid}")), "{error:?}");
+    }
+    kill_process(pid, Signal::CONT).unwrap();
+    latching.kill().unwrap();
+    latching.wait().unwrap();
+    locks.lock("x").acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]

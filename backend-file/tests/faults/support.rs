@@ -279,8 +279,10 @@ pub(crate) async fn until_queue_is(locks: &Locks, name: &str, holders: usize, wa
 }
 
 /// The page of the lock `x`: the named pipe in whose buffer its queue is.
+pub(crate) const PAGE: &str = "lock%3Ax/q";
+
 pub(crate) fn page(dir: &Path) -> std::fs::File {
-    std::fs::File::options().read(true).write(true).open(dir.join("lock%3Ax/q")).unwrap()
+    std::fs::File::options().read(true).write(true).open(dir.join(PAGE)).unwrap()
 }
 
 /// Whether this user is root, to whom no permission is denied.
