@@ -64,7 +64,7 @@ async fn claim(plan: &Plan, tick: OneTick, locks: &Locks, since: Instant) -> Res
     let once = locks.once(&plan.name).tick(tick).ttl(plan.ttl.get()).label(&plan.label);
     let once = if is_never_twice { once.never_twice() } else { once };
     let once = match plan.own.wait {
-        Some(limit) => once.wait_at_most(limit.saturating_sub(since.elapsed())),
+        Some(limit) => once.wait_at_most(limit).waiting_since(since),
         None => once,
     };
     let once = match plan.own.hold_at_most {

@@ -20,9 +20,9 @@ use super::supervise::{REPORT_WITHIN, supervise};
 use super::{WRITTEN_WITHIN, terminal, waiting};
 
 /// How long closing the connection may take, including the removal of a wait from the queue.
-const LEAVE_WITHIN: Duration = Duration::from_secs(5);
-/// How much of the wait limit is left for the lock, however long the connection took.
-const ASK_WITHIN: Duration = Duration::from_secs(2);
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// How long after the wait limit a store that was silent until then is waited for again, and how long at least.
+const LEAVE_AFTER_LIMIT: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(50)];
 /// How long a store that has just been silent is waited for again, and how long after the lock's own
 /// end one is waited for.
 const SILENT_WITHIN: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
         Kind::Election(_) => lead(plan, &locks, &mut signals, &environment, status).await,
         _ => under_lock(plan, &locks, started, &mut signals, &environment, status).await,
     };
-    let done = done.unwrap_or_else(Done::from);
+    let done = done.unwrap_or_else(|outcome| Done::from(outcome).before(plan.own.wait, started));
     leave(plan, &locks, &mut signals, done.leave_by).await;
     Ok(done.outcome)
 }
@@ -108,6 +108,19 @@ impl From<Outcome> for Done {
     fn from(outcome: Outcome) -> Done {
         let silent = matches!(outcome, Outcome::Lost { .. } | Outcome::Unreachable(_));
         Done { outcome, leave_by: silent.then(|| Instant::now() + SILENT_WITHIN) }
+    }
+}
+
+impl Done {
+    /// A run that has `started` ends soon after its `wait` limit.
+    fn before(mut self, wait: Option<Duration>, started: Instant) -> Done {
+        let [after, least] = LEAVE_AFTER_LIMIT;
+        let limit =
+            wait.filter(|limit| !limit.is_zero()).and_then(|limit| started.checked_add(limit));
+        if let (Some(limit), Some(leave_by)) = (limit, &mut self.leave_by) {
+            *leave_by = (*leave_by).min((limit + after).max(Instant::now() + least));
+        }
+        self
     }
 }
 
@@ -190,8 +203,7 @@ async fn acquire(
     signals: &mut Signals,
     status: &mut Status,
 ) -> Result<Grant, Outcome> {
-    let since = counted_from(plan.own.wait, started, Instant::now());
-    let asking = ask(plan, locks, since);
+    let asking = ask(plan, locks, started);
     let answer = match plan.waits() {
         false => unless_interrupted(signals, asking).await?,
         true => {
@@ -237,7 +249,7 @@ async fn busy(
     before: String,
     otherwise: &str,
 ) -> String {
-    let holders = waiting::inspect(plan, locks).await;
+    let holders = waiting::inspect(plan, locks, waiting::INSPECT_WITHIN[1]).await;
     holders.iter().for_each(|holders| status.set_holders(holders));
     let held = holders.and_then(|holders| waiting::describe(&holders, true));
     match held {
@@ -245,15 +257,6 @@ async fn busy(
         None if otherwise.is_empty() => before.trim_end_matches("; ").to_owned(),
         None => before + otherwise,
     }
-}
-
-/// When the wait limit of a run that `started`, and is connected `now`, begins to count: at its start,
-/// but late enough that a store that was connected at the last moment is still asked for the lock.
-fn counted_from(wait: Option<Duration>, started: Instant, now: Instant) -> Instant {
-    let is_limited = |limit: &Duration| !limit.is_zero();
-    let latest =
-        wait.filter(is_limited).and_then(|limit| now.checked_sub(limit.saturating_sub(ASK_WITHIN)));
-    latest.map_or(started, |latest| latest.max(started))
 }
 
 /// Releases what is held. An earlier loss changes the outcome of the run; a missing confirmation of the
@@ -322,33 +325,5 @@ async fn unless_interrupted<T>(
         biased;
         signal = signals.next() => Err(Outcome::Interrupted(signal)),
         done = work => Ok(done),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_leaves_the_lock_a_part_of_the_wait_limit() {
-        // The limit, how long the connection took, and what the lock is left, in ms.
-        for (limit, connected, left) in [
-            (5_000, 0, 5_000),
-            (5_000, 3_000, 2_000),
-            (5_000, 4_900, 2_000),
-            (5_000, 9_000, 2_000),
-            (300, 100, 300),
-            (300, 9_000, 300),
-        ] {
-            let [limit, connected, left] = [limit, connected, left].map(Duration::from_millis);
-            let started = Instant::now();
-            let now = started + connected;
-            let since = counted_from(Some(limit), started, now);
-            assert_eq!(since + limit, now + left, "{limit:?}, {connected:?}");
-        }
-        let started = Instant::now();
-        for wait in [Some(Duration::ZERO), None, Some(Duration::MAX)] {
-            assert_eq!(counted_from(wait, started, started + ASK_WITHIN), started);
-        }
     }
 }

@@ -17,8 +17,9 @@ use super::terminal::Terminal;
 const EVERY: Duration = Duration::from_secs(1);
 /// Shorter waits are not reported.
 const FIRST: Duration = Duration::from_millis(100);
-/// A report must not delay anything.
-const INSPECT_WITHIN: Duration = Duration::from_secs(1);
+/// A report must not delay anything: while it waits, and at the end.
+pub(super) const INSPECT_WITHIN: [Duration; 2] =
+    [Duration::from_secs(1), Duration::from_millis(250)];
 
 /// Waits for the store to be `connected` and reports the wait.
 pub(super) async fn report_connecting<T>(plan: &Plan, connected: impl Future<Output = T>) -> T {
@@ -45,7 +46,7 @@ pub(super) async fn report_holder<T>(
         loop {
             sleep(pause).await;
             pause = EVERY;
-            let snapshot = inspect(plan, locks).await;
+            let snapshot = inspect(plan, locks, INSPECT_WITHIN[0]).await;
             let holders = snapshot.and_then(|snapshot| describe(&snapshot, precise));
             let holders = holders.unwrap_or_else(|| "the holder is unknown".to_owned());
             show(format!("waiting for {name:?} on {store}: {holders}"));
@@ -89,8 +90,8 @@ fn display(plan: &Plan) -> Option<Box<dyn FnMut(String)>> {
 }
 
 /// A snapshot of the lock, if the store answers in time.
-pub(super) async fn inspect(plan: &Plan, locks: &Locks) -> Option<Snapshot> {
-    timeout(INSPECT_WITHIN, locks.inspect(&plan.name)).await.ok()?.ok()
+pub(super) async fn inspect(plan: &Plan, locks: &Locks, within: Duration) -> Option<Snapshot> {
+    timeout(within, locks.inspect(&plan.name)).await.ok()?.ok()
 }
 
 /// `held for 3 min 2 s by "backup.sh" (pid 4711 on host web-1) and 2 others`, `None` when the lock is

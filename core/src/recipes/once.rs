@@ -8,6 +8,8 @@ mod tick;
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::cells::{Handle, Step, View, not_ours, require_token};
 use crate::guard::Guard;
 use crate::lock::Lock;
@@ -116,6 +118,11 @@ impl Once {
     /// not at all.
     pub fn wait_at_most(self, limit: Duration) -> Once {
         Once { wait: limit, ..self }
+    }
+
+    /// Counts the wait limit from `start`, as [`Lock::waiting_since`] does.
+    pub fn waiting_since(self, start: Instant) -> Once {
+        Once { lock: self.lock.waiting_since(start), ..self }
     }
 
     /// A tick whose run was begun is not run again, although it died half-way.

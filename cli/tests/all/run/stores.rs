@@ -5,15 +5,22 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use fencelock_testkit::deployments::{Fault, Kind, Wiring};
 use fencelock_testkit::servers::{RedisOptions, ScriptedServer, TestZooKeeper};
-
 use rustix::process::Signal;
 
 use super::loss::LISTENS;
+use crate::operator::every_store::LIBRARY;
 use crate::support::{Job, Scratch, children, eventually, redis};
 
 /// Much longer than any wait here takes, much shorter than the wrong wait.
 const SOON: Duration = Duration::from_secs(12);
+
+/// Longer than a store is silent in any test here.
+const LONG: Duration = Duration::from_secs(120);
+
+/// More than a command that keeps its limit is late on a busy machine: half a second on a quiet one.
+const LATE: Duration = Duration::from_secs(4);
 
 /// Listens in place of a server, until two attempts to connect were made.
 fn see_two_attempts(port: u16) {
@@ -155,22 +162,41 @@ async fn a_store_that_never_comes_is_69_when_the_wait_is_over() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_dies_while_a_job_waits_is_no_busy_lock() {
+on_stores! {
+    a_silent_store_is_no_busy_lock:
+    a_silent_postgres_is_no_busy_lock(Kind::Postgres, Fault::CutOff);
+    a_silent_redis_is_no_busy_lock(Kind::Redis, Fault::CutOff);
+    a_silent_majority_is_no_busy_lock(Kind::Redlock3, Fault::MajorityCutOff);
+    a_silent_zookeeper_is_no_busy_lock(Kind::ZooKeeper, Fault::CutOff);
+}
+
+/// With `--skip-ok`, a busy lock ends a job in silence; on all machines, if that were said of a store that stands still.
+/// Files have a test of a process that stands still.
+async fn a_silent_store_is_no_busy_lock(kind: Kind, fault: Fault) {
     let here = Scratch::new();
-    let server = redis().await;
-    let locks = fencelock::connect(&server.url()).await.expect("connected");
-    let held = locks.lock("job").acquire().await.expect("granted");
-    let mut job =
-        here.start(&["-w", "8", "--skip-ok", "--url", &server.url(), "job", "--", "true"]);
-    while locks.inspect("job").await.expect("it answers").waiters.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let store = kind.start(LIBRARY, Wiring::Proxied).await.expect("the servers start");
+    let url = store.url();
+    let _held = here.hold(&["--url", &url], "job");
+    assert_eq!(here.code(&["-w", "1", "--url", &url, "job", "--", "true"]), 75);
+    let mut waiting = here.start(&["-w", "4", "--skip-ok", "--url", &url, "job", "--", "true"]);
+    let limit = Instant::now() + Duration::from_secs(4);
+    here.until_waiting(&url, "job", 1);
+    let ends = tokio::task::spawn_blocking(move || {
+        assert_eq!(waiting.code(), 69);
+        let late = limit.elapsed();
+        assert!(late < LATE, "{late:?} after the limit");
+        let said = waiting.complaints();
+        assert!(said.contains("within the wait limit of 4s"), "{said}");
+        // Its first connection.
+        for (limit, options) in [(1, &["-w", "1"][..]), (3, &["-n"])] {
+            let (said, took) = unreachable(&here, options, &url);
+            assert!(took < Duration::from_secs(limit) + LATE, "{took:?}: {said}");
+        }
+    });
+    tokio::select! {
+        healed = store.inflict(fault, LONG) => panic!("it was to be silent: {healed:?}"),
+        ended = ends => ended.expect("as a silent store"),
     }
-    server.kill().expect("killed");
-    assert_eq!(job.code(), 69);
-    let said = job.complaints();
-    assert!(said.contains("within the wait limit of 8s"), "{said}");
-    drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread")]
