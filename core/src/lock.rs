@@ -134,6 +134,9 @@ impl Lock {
 
     /// Waits at most `limit`; zero means not at all. By default [`acquire`](Lock::acquire) waits for
     /// ever and [`try_acquire`](Lock::try_acquire) not at all.
+    ///
+    /// It ends up to half a second later, or two with a slow store, if the store has yet to say whether the lock is
+    /// busy: an answer from long before the limit does not tell that.
     pub fn wait_at_most(mut self, limit: Duration) -> Lock {
         self.wait = Some(limit);
         self

@@ -64,6 +64,9 @@ pub(crate) fn meaning_of(error: &RedisError) -> Meaning {
     if error.detail().is_some_and(|text| text.contains("max number of clients")) {
         return elsewhere("the server accepts no more clients");
     }
+    if error.detail().is_some_and(|text| text.starts_with("unknown command")) {
+        return refused("renamed away (rename-command), or unknown to a proxy before the server");
+    }
     let code = code_of(error);
     if let Some((_, known)) = TABLE.iter().find(|(known, _)| *known == code) {
         return *known;

@@ -77,7 +77,9 @@ fn read(answer: &[u8]) -> Found {
         [0x15, 0x03, ..] => Found::Tls,
         [b'-', b'A'..=b'Z', ..] => Found::Redis,
         _ if text.starts_with("HTTP/") => Found::Http,
-        _ if text.contains("not currently serving") => Found::NoQuorum,
+        _ if text.contains("not currently serving") || text.contains("Mode: read-only") => {
+            Found::NoQuorum
+        }
         // The answer, or the error that this word is not in `4lw.commands.whitelist`.
         _ if text.starts_with("Zookeeper version") || text.starts_with("srvr is not") => {
             Found::ZooKeeper
@@ -162,6 +164,7 @@ mod tests {
             (&b"Zookeeper version: 3.9.5-abc, built on"[..], Found::ZooKeeper),
             (b"srvr is not executed because it is not in the whitelist.\n", Found::ZooKeeper),
             (b"This ZooKeeper instance is not currently serving requests\n", Found::NoQuorum),
+            (b"Zookeeper version: 3.9.5-abc, built on\nMode: read-only\n", Found::NoQuorum),
             (b"HTTP/1.1 400 Bad Request\r\n\r\n", Found::Http),
             (b"-ERR unknown command 'srvr'\r\n", Found::Redis),
             (b"-NOAUTH Authentication required.\r\n", Found::Redis),

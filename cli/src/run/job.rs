@@ -236,6 +236,12 @@ async fn acquire(
                 }
                 _ => busy(plan, locks, status, format!("{message}; "), "").await,
             }),
+            Outcome::Unreachable(message) if plan.own.wait == Some(Duration::ZERO) => {
+                let within = plan.try_within;
+                let message =
+                    format!("{message}; -n gives it {within:?} at most, -w SECONDS longer");
+                Outcome::Unreachable(message)
+            }
             outcome => outcome,
         }),
     }

@@ -47,8 +47,13 @@ pub(super) async fn report_holder<T>(
             sleep(pause).await;
             pause = EVERY;
             let snapshot = inspect(plan, locks, INSPECT_WITHIN[0]).await;
+            let unheld = if snapshot.is_some() {
+                "nobody holds it, and it is not granted yet"
+            } else {
+                "the store does not answer"
+            };
             let holders = snapshot.and_then(|snapshot| describe(&snapshot, precise));
-            let holders = holders.unwrap_or_else(|| "the holder is unknown".to_owned());
+            let holders = holders.unwrap_or_else(|| unheld.to_owned());
             show(format!("waiting for {name:?} on {store}: {holders}"));
         }
     };

@@ -193,7 +193,11 @@ impl Target {
 
     fn attempts(&self) -> Attempts<'_> {
         let (backoff, pause) = (Backoff::start(), Duration::ZERO);
-        Attempts { target: self, backoff, pause, bound: FIRST_ATTEMPT, is_unanswered: true }
+        // The store refuses one that it does not know, or that is out of bounds.
+        let given = self.url.given_params().duration("connect_timeout").ok().flatten();
+        // A store may wait for so long for each of two servers, or two answers.
+        let bound = given.map_or(FIRST_ATTEMPT, |given| FIRST_ATTEMPT.max(given.saturating_mul(2)));
+        Attempts { target: self, backoff, pause, bound, is_unanswered: true }
     }
 
     fn explain(&self, error: Error) -> Error {
