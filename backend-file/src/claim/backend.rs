@@ -92,7 +92,10 @@ impl DistributedLock for Store {
         let lock = self.lock(name.shared_key());
         let wake_pipe = self.wake_pipe.clone();
         let inspect = move |guard: QueueGuard<'_>| operator::inspect(&wake_pipe, guard);
-        Ok(lock.with_queue_if_present(inspect).await?.unwrap_or_default())
+        // An operator who asks is told at once what keeps the lock.
+        let seen = self.in_time(lock.with_queue_if_present(inspect)).await;
+        let why = || lock.unanswered().map_or_else(no_answer, |(_, why)| why);
+        Ok(seen.unwrap_or_else(|| Err(why()))?.unwrap_or_default())
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {

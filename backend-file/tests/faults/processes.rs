@@ -100,6 +100,8 @@ async fn a_lock_that_a_stopped_process_has_latched_is_unreachable_at_the_end_of_
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
         assert!(format!("{error:?}").contains(&format!("kill -CONT {pid}")), "{error:?}");
     }
+    let error = format!("{:?}", locks.inspect("x").await.unwrap_err());
+    assert!(error.contains(&format!("kill -CONT {pid}")), "{error}");
     kill_process(pid, Signal::CONT).unwrap();
     latching.kill().unwrap();
     latching.wait().unwrap();
