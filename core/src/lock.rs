@@ -188,7 +188,8 @@ impl Lock {
     /// store's queue. Each acquisition has a guard and a larger fencing token of its own. The price: a
     /// waiter of another process waits for up to `most` acquisitions instead of one, as far as they begin
     /// within 10 ms of the grant (the first, in a process that is slow to poll it, within 2 s). A process
-    /// with many waiters gets no more of these than others do.
+    /// with many waiters gets no more of these than others do. They wait for one request: when the store has been
+    /// silent for `unreachable_after`, each of them is told so, also one that has just come.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {

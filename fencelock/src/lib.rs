@@ -279,7 +279,8 @@ pub mod redlock {
 /// The environment variable that [`connect_from_env`] reads.
 pub const URL_VARIABLE: &str = "FENCELOCK_URL";
 
-/// Connects to the store that `url` names, on the current tokio runtime.
+/// Connects to the store that `url` names, on the current tokio runtime, which must go on running: renewals, replies
+/// and the timers of limits are its tasks. One of a single thread runs only inside its `block_on`.
 ///
 /// Every store takes the parameters `ttl` (30s), `prefix` (`lock:`), `unreachable_after` (30s),
 /// `token_epoch` (0), `label` (none; it follows the host name and process id), `metrics_by_lock`
