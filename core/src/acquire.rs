@@ -253,7 +253,13 @@ impl AcquireLoop<'_> {
             if silence_ends < until {
                 return Ok(self.silent());
             }
+            let now = self.client.now();
+            let is_late = now >= until + LATE && now < self.gives_up + PATIENCE[1];
             match at_limit(self.client, &self.wait, None, self.limit) {
+                // The machine is too busy: the answer may have come, and nobody has read it yet.
+                Ok(error) if is_late && error.kind() == ErrorKind::Unreachable => {
+                    until = now + PATIENCE[0];
+                }
                 Ok(error) => return Ok(error),
                 Err(again) => until = again,
             }
@@ -329,6 +335,9 @@ impl AcquireLoop<'_> {
         silent(self.claim().request.unreachable_after, self.wait.cause())
     }
 }
+
+/// A timer that fires so much too late shows that this process has waited for a processor.
+const LATE: Duration = Duration::from_millis(100);
 
 /// How soon a caller whose limit has ended looks again whether the store has answered to another one's wait.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(5);

@@ -211,6 +211,27 @@ async fn the_end_of_a_limit_means_the_same_for_every_wait() {
     }
 }
 
+/// As on a machine with more work than processors.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_a_process_was_too_busy_to_read_counts() {
+    let check = |asked: Many| async move {
+        sleep(ms(100)).await;
+        // Through a connection's task and others.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        again(&asked, 10 * SECOND)
+    };
+    let script = Script::new().attempts(|_| async { waiting(10 * SECOND) }).checks(check);
+    let (store, locks) = script.connect();
+    let waiting = locks.lock("a").wait_at_most(5 * SECOND);
+    let waiting = tokio::spawn(async move { waiting.acquire().await.map(drop) });
+    store.until(1, is_check).await;
+    // The answer is due, and the end of the patience with it.
+    tokio::time::advance(SECOND).await;
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::WaitTimedOut);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_was_silent_for_the_whole_bound_is_not_waited_for_again() {
     let never = |_| pending();

@@ -67,8 +67,8 @@ fn kill_means_no_warning() {
 #[test]
 fn continue_only_reports() {
     let here = Scratch::new();
-    let mut job = here
-        .bash(&["--hold-at-most", "4s", "--on-lost", "continue"], "echo up; read x; echo $x");
+    let mut job =
+        here.bash(&["--hold-at-most", "4s", "--on-lost", "continue"], "echo up; read x; echo $x");
     assert_eq!(job.line(), "up");
     assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "another client has it");
     job.write("unharmed\n");
