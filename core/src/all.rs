@@ -25,8 +25,9 @@ const MOST: usize = 256;
 /// They are acquired one after the other in the order of their stores' URLs and of their names, so
 /// that clients which want the same locks never wait for each other in a circle. While a later one
 /// is waited for, the earlier ones are renewed; if one of them is lost, all are given back and it
-/// begins again. The locks may be of different kinds and stores. One that is given twice is acquired
-/// once, as a writer if either is one; permits cannot be given twice. At most 256 locks.
+/// begins again. (A fixed lease runs from its own grant on: let it be longer than all of this may take.) The locks
+/// may be of different kinds and stores. One that is given twice is acquired once, as a writer if either is one, with
+/// the same lease and owner; permits cannot be given twice. At most 256 locks.
 ///
 /// This excludes a deadlock only among locks that are acquired in one call: code that already holds a lock
 /// while it acquires others, also under one [`Owner`](crate::Owner), may deadlock with another, so set a wait limit.
@@ -89,7 +90,8 @@ impl All {
     /// [`wait_at_most`](All::wait_at_most).
     ///
     /// # Errors
-    /// As [`acquire`](All::acquire), except for a lock that is not free.
+    /// As [`acquire`](All::acquire), except for a lock that is not free; [`ErrorKind::Lost`], which a retry may help,
+    /// when one was lost before all were held.
     ///
     /// # Cancel safety
     /// As [`acquire`](All::acquire).
@@ -280,8 +282,19 @@ impl<'a> Member<'a> {
             }
             (Mode::Exclusive, _) | (Mode::Shared, Mode::Shared) => {}
         }
-        if self.lock.owner.is_none() {
-            self.lock = lock;
+        if (self.request.ttl, self.request.renewed) != (request.ttl, request.renewed) {
+            return Err(invalid(
+                "it was given twice with different leases; give it one ttl() or fixed_lease() at both places",
+            ));
+        }
+        match (&self.lock.owner, &lock.owner) {
+            (Some(one), Some(two)) if !one.is(two) => {
+                return Err(invalid(
+                    "it was given twice for different owners, which would wait for each other; use one Owner",
+                ));
+            }
+            (None, Some(_)) => (self.lock, self.request.is_owned) = (lock, true),
+            _ => {}
         }
         self.hold_at_most = match (self.hold_at_most, request.hold_at_most) {
             (Some(one), Some(two)) => Some(one.min(two)),
@@ -323,7 +336,7 @@ async fn acquire_in_order(
         let acquired = tokio::select! {
             biased;
             acquired = acquiring => acquired,
-            (guard, reason) = first_lost(&held.0) => return begin_again(guard, reason),
+            (guard, reason) = first_lost(&held.0) => return begin_again(guard, reason, wait_limit()),
         };
         match acquired {
             Ok(guard) => held.0.push(guard),
@@ -335,7 +348,7 @@ async fn acquire_in_order(
         }
     }
     if let Some(guard) = held.0.iter().find(|guard| !guard.is_held()) {
-        return begin_again(guard, guard.lost().await);
+        return begin_again(guard, guard.lost().await, wait_limit());
     }
     let guards = std::mem::take(&mut held.0).into_iter().zip(members).map(|(guard, member)| {
         match member.hold_at_most {
@@ -347,14 +360,20 @@ async fn acquire_in_order(
 }
 
 /// A lock that its owner's first acquisition limits, or of a client that was closed, is not held
-/// longer another time.
-fn begin_again<T>(lost: &Guard, reason: LostReason) -> Result<std::result::Result<T, LostReason>> {
+/// longer another time. Nor does it begin again after the limit of all: a try of free locks with leases that are too
+/// short would be granted them, and lose them, for ever.
+fn begin_again<T>(
+    lost: &Guard,
+    reason: LostReason,
+    wait: WaitLimit,
+) -> Result<std::result::Result<T, LostReason>> {
+    let helps = matches!(reason, LostReason::Expired | LostReason::TakenAway);
     let kind = match reason {
-        LostReason::Expired | LostReason::TakenAway => return Ok(Err(reason)),
-        LostReason::HoldLimit => ErrorKind::Lost,
+        _ if helps && !wait.left.is_zero() => return Ok(Err(reason)),
         LostReason::Closed => ErrorKind::Closed,
+        _ => ErrorKind::Lost,
     };
-    let error = Error::new(kind, format!("before all locks were held: {reason}"));
+    let error = Error::new(kind, format!("before all locks were held: {reason}")).retryable(helps);
     Err(lost.explain(error, Operation::Acquire))
 }
 

@@ -109,6 +109,7 @@ impl Lock {
                     LockKind::ReadWrite | LockKind::Semaphore => 1,
                 },
                 handoffs_by_default: true,
+                is_owned: false,
             })
         });
         Lock { connection: connection.clone(), request, wait: None, since: None, owner: None }
@@ -129,7 +130,7 @@ impl Lock {
     /// [`lock`](crate::Locks::lock) and an [`rw_lock`](crate::Locks::rw_lock); see [`Owner`].
     pub fn owned_by(mut self, owner: &Owner) -> Lock {
         self.owner = Some(owner.clone());
-        self
+        self.set(Ok(()), |request, ()| request.is_owned = true)
     }
 
     /// Waits at most `limit`; zero means not at all. By default [`acquire`](Lock::acquire) waits for

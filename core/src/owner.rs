@@ -120,6 +120,11 @@ impl Owner {
         Owner::default()
     }
 
+    /// Whether both are one.
+    pub(crate) fn is(&self, other: &Owner) -> bool {
+        Arc::ptr_eq(&self.holds, &other.holds)
+    }
+
     pub(crate) async fn acquire(
         &self,
         client: &Arc<ClientInner>,

@@ -28,6 +28,11 @@ pub(crate) fn words(wanted: Mode, holds: &[Arc<Hold>]) -> Option<String> {
         (Mode::Exclusive, Mode::Shared) => {
             "release the read guard first, or acquire write() at the beginning"
         }
+        // Of another owner, since one shares its own.
+        _ if hold.claim().request.is_owned => {
+            "acquire it for the Owner that holds it; two owners of which each holds what the other acquires wait \
+             for ever: let each acquire all that it needs in one all([…])"
+        }
         // Also a reader behind a writer of another client, which waits for the own reader.
         (Mode::Exclusive | Mode::Shared, Mode::Exclusive) | (Mode::Shared, Mode::Shared) => {
             "pass it the guard, or make both acquisitions owned_by one Owner"

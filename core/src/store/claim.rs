@@ -78,6 +78,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) local_handoffs: u32,
     /// They are the client's default, which gives way where there can be none.
     pub(crate) handoffs_by_default: bool,
+    /// For an [`Owner`](crate::Owner).
+    pub(crate) is_owned: bool,
 }
 
 /// One request for a lock: its options, its owner token, and how to wake it.

@@ -105,6 +105,57 @@ async fn the_error_of_several_locks_says_that_one_is_held_here() {
     assert!(error.contains("release the read guard first"), "{error}");
 }
 
+/// One of them would have no effect.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_given_twice_has_one_owner_and_one_lease() {
+    let locks = memory();
+    let lock = || locks.lock("a");
+    let (one, two) = (Owner::new(), Owner::new());
+    for (twice, expected) in [
+        ([lock().owned_by(&one), lock().owned_by(&two)], Some("owners")),
+        ([lock(), lock().ttl(5 * SECOND)], Some("leases")),
+        ([lock().ttl(30 * SECOND), lock().fixed_lease(30 * SECOND)], Some("leases")),
+        ([lock().owned_by(&one), lock().owned_by(&one.clone())], None),
+        ([lock(), lock().owned_by(&one).ttl(30 * SECOND)], None),
+    ] {
+        let acquired = all(twice).try_acquire().await;
+        match expected {
+            None => drop(acquired.unwrap().expect("it is free")),
+            Some(what) => {
+                let error = acquired.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+                assert!(error.message().contains(what), "{error}");
+            }
+        }
+        sleep(ms(1)).await;
+    }
+}
+
+/// It would begin again when the first one is over, and never have all.
+#[tokio::test(start_paused = true)]
+async fn a_try_of_fixed_leases_that_are_too_short_ends() {
+    let slow = |asked: One| async move {
+        sleep(ms(60)).await;
+        granted(&asked)
+    };
+    let (_store, locks) = Script::new().attempts(slow).connect();
+    let leases = ["a", "b", "c"].map(|name| locks.lock(name).fixed_lease(ms(100)));
+    let ended = timeout(SECOND, all(leases).try_acquire()).await.expect("it ends");
+    let error = ended.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Lost, true), "{error}");
+}
+
+/// It is held for an owner already, and another one does not share it.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_waits_for_another_is_not_told_to_have_an_owner() {
+    let locks = memory();
+    let [one, two] = [(); 2].map(|()| Owner::new());
+    let _held = locks.lock("a").owned_by(&one).acquire().await.unwrap();
+    let waiting = locks.lock("a").owned_by(&two).wait_at_most(ms(50));
+    let error = waiting.acquire().await.unwrap_err().to_string();
+    assert!(error.contains("one all([…])") && !error.contains("pass it the guard"), "{error}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn work_under_several_locks_has_no_result_if_one_was_not_held() {
     let releases = |asked: One| async move {
