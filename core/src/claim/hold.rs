@@ -221,6 +221,12 @@ impl Hold {
         }
     }
 
+    /// Counts and logs that a guard has reached its limit, which shares the hold or is a turn of it: others have it.
+    pub(crate) fn report_lost_share(&self, span: &Span, token: FencingToken) {
+        self.metrics.lost(&self.claim().request, LostReason::HoldLimit);
+        telemetry::lost(span, self.claim(), token, LostReason::HoldLimit);
+    }
+
     /// `turn` runs from now on.
     pub(crate) fn begin_turn(&self, turn: RunningTurn) {
         let since = turn.since;

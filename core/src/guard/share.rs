@@ -11,7 +11,6 @@ use crate::client::ClientInner;
 use crate::client::owned_hold::not_held;
 use crate::guard::base::Base;
 use crate::sync::Mutex;
-use crate::telemetry;
 use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, LostReason, Result};
 use crate::types::token::FencingToken;
@@ -107,10 +106,11 @@ impl Share {
     /// It was lost.
     pub(crate) fn finish(&self) -> Result<Option<Base>> {
         let now = self.client.now();
-        let shared = self.part.lock().take();
         if now >= self.limit {
+            end(&self.part, &self.hold);
             return Err(Error::new(ErrorKind::NotHeld, LostReason::HoldLimit.to_string()));
         }
+        let shared = self.part.lock().take();
         match shared.and_then(Arc::into_inner) {
             Some(last) => Ok(Some(last.base)),
             None if self.hold.is_held(now) => Ok(None),
@@ -134,11 +134,27 @@ fn end_at(
             // it holds the lock until then.
             return;
         }
-        let ended = part.upgrade().and_then(|part| part.lock().take());
-        if let Some(Shared { base, .. }) = ended.as_deref()
-            && hold.valid_until().is_some()
-        {
-            telemetry::lost(base.span(), hold.claim(), base.token(), LostReason::HoldLimit);
+        if let Some(part) = part.upgrade() {
+            end(&part, &hold);
+        }
+    }
+}
+
+/// Ends a share at its limit, and reports it: once, whether its timer comes first or its guard's end.
+fn end(part: &Part, hold: &Hold) {
+    let ended = part.lock().take();
+    if let Some(Shared { base, .. }) = ended.as_deref()
+        && hold.valid_until().is_some()
+    {
+        hold.report_lost_share(base.span(), base.token());
+    }
+}
+
+/// A guard that was dropped as soon as it was told of its limit may end before the timer.
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.client.now() >= self.limit {
+            end(&self.part, &self.hold);
         }
     }
 }

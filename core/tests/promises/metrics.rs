@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencelock_core::memory::{self, Memory};
 use fencelock_core::url::connect_with;
-use fencelock_core::{Label, Settings};
+use fencelock_core::{Label, Owner, Settings};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 fn settings() -> Settings {
@@ -52,20 +52,29 @@ async fn metrics_count_waits_holds_outcomes_and_losses() {
     let reader = reader.acquire().await.unwrap();
     reader.lost().await;
     let _permit = locks.semaphore("s", 2).acquire().await.unwrap();
+    // The limit of one of an owner's guards, which is dropped at once, is not the end of their hold.
+    let owned = locks.rw_lock("o").write().owned_by(&Owner::new());
+    let outer = owned.acquire().await.unwrap();
+    let inner = owned.hold_at_most(Duration::from_secs(1)).acquire().await.unwrap();
+    inner.lost().await;
+    drop(inner);
+    assert!(outer.is_held());
+    outer.release().await.unwrap();
 
     let seen = seen(&snapshotter);
     assert_contains(
         &seen,
         &[
-            ("fencelock_acquisitions_total{store=memory,mode=exclusive,outcome=granted}", 1.0),
+            ("fencelock_acquisitions_total{store=memory,mode=exclusive,outcome=granted}", 2.0),
             ("fencelock_acquisitions_total{store=memory,mode=exclusive,outcome=busy}", 1.0),
             ("fencelock_acquisitions_total{store=memory,mode=exclusive,outcome=timed_out}", 1.0),
-            ("fencelock_wait_seconds{store=memory,mode=exclusive}", 1.0),
-            ("fencelock_hold_seconds{store=memory,mode=exclusive}", 1.0),
+            ("fencelock_wait_seconds{store=memory,mode=exclusive}", 2.0),
+            ("fencelock_hold_seconds{store=memory,mode=exclusive}", 2.0),
             ("fencelock_waiting{store=memory,mode=exclusive}", 0.0),
             ("fencelock_held{store=memory,mode=exclusive}", 0.0),
             ("fencelock_held{store=memory,mode=permits}", 1.0),
             ("fencelock_lost_total{store=memory,mode=shared,reason=hold_limit}", 1.0),
+            ("fencelock_lost_total{store=memory,mode=exclusive,reason=hold_limit}", 1.0),
         ],
     );
     assert!(!seen.iter().any(|(key, _)| key.contains("lock=")), "names only on request");

@@ -93,10 +93,16 @@ impl Metrics {
         self.record(request, |keys, recorder| {
             recorder.register_histogram(&keys.hold, &METADATA).record(held);
             recorder.register_gauge(&keys.held, &METADATA).decrement(1.0);
-            if let Some(reason) = lost {
-                let loss = &keys.losses[place(reason)];
-                recorder.register_counter(loss, &METADATA).increment(1);
-            }
+        });
+        if let Some(reason) = lost {
+            self.lost(request, reason);
+        }
+    }
+
+    pub(crate) fn lost(&self, request: &AcquireRequest, reason: LostReason) {
+        self.record(request, |keys, recorder| {
+            let loss = &keys.losses[place(reason)];
+            recorder.register_counter(loss, &METADATA).increment(1);
         });
     }
 

@@ -27,5 +27,7 @@ impl Metrics {
     ) {
     }
 
+    pub(crate) fn lost(&self, _request: &AcquireRequest, _reason: LostReason) {}
+
     pub(crate) fn renewed(&self, _took: Duration) {}
 }
