@@ -8,6 +8,7 @@ use crate::cells::{Handle, MAX_BODY, Step, View, require_token};
 use crate::guard::Guard;
 use crate::store::cell_store::Stamp;
 use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+use crate::types::mode::Mode;
 
 /// A small value with compare-and-set, next to the locks: for coordination, not a database.
 ///
@@ -85,25 +86,35 @@ impl Cell {
         self.handle.change(Operation::Write, by).await
     }
 
-    /// Writes `bytes`, at most 16,000, whatever is there, with the fencing token of `guard`: for as long as
-    /// the lock is held, and never after a later holder of the lock has written.
+    /// Writes `bytes`, at most 16,000, whatever is there, with the fencing token of an exclusive `guard`: for as
+    /// long as the lock is held, and never after a later holder of the lock has written.
     ///
     /// # Errors
     /// [`ErrorKind::Stale`]: a larger token was written. [`ErrorKind::Lost`]: the guard no longer holds
-    /// its lock. Otherwise those of [`compare_and_set`](Cell::compare_and_set).
+    /// its lock. [`ErrorKind::InvalidArgument`] for the guard of a reader or of permits, whose tokens have no order.
+    /// Otherwise those of [`compare_and_set`](Cell::compare_and_set).
     ///
     /// # Cancel safety
     /// If the future is dropped, it may or may not be written.
     pub async fn write(&self, guard: &Guard, bytes: impl Into<Vec<u8>>) -> Result<()> {
         let body = self.checked(bytes.into())?;
-        if !guard.is_held() {
-            let error = Error::new(ErrorKind::Lost, "the guard no longer holds its lock");
+        let refused = match guard.mode() {
+            Mode::Exclusive if guard.is_held() => None,
+            Mode::Exclusive => {
+                Some(Error::new(ErrorKind::Lost, "the guard no longer holds its lock"))
+            }
+            mode => Some(invalid(format!(
+                "a guard in {mode} mode cannot write: others hold the lock with it, and their tokens have no order; \
+                 expected one of lock() or of rw_lock().write()"
+            ))),
+        };
+        if let Some(error) = refused {
             return Err(self.handle.explain(error, Operation::Write));
         }
-        let token = guard.fencing_token().get();
+        let token = guard.fencing_token();
         let by = move |there: Option<View<'_>>| {
             require_token(there, token)?;
-            Ok((Step::Write { body: body.clone(), fence: token }, ()))
+            Ok((Step::Write { body: body.clone(), fence: token.get() }, ()))
         };
         self.handle.change(Operation::Write, by).await
     }

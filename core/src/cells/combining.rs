@@ -20,6 +20,7 @@ use crate::sync::Mutex;
 use crate::time::backoff::Backoff;
 use crate::types::error::{Error, ErrorKind, Result, closed};
 use crate::types::name::LockName;
+use crate::types::token::FencingToken;
 
 /// What a change makes of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,15 +43,21 @@ pub(crate) struct View<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// Refuses a write with a smaller fencing token than the cell has seen.
-pub(crate) fn require_token(there: Option<View<'_>>, token: u64) -> Result<()> {
-    let fence = there.map_or(0, |view| view.fence);
+/// Refuses a write with a smaller fencing token than the cell has seen. Who begins work that ends with such a write
+/// asks before the work, and once it holds the lock: by a smaller epoch, each of its tokens is refused.
+pub(crate) fn require_token(there: Option<View<'_>>, token: FencingToken) -> Result<()> {
+    let fence = there.map_or(FencingToken::stored(0), |view| FencingToken::stored(view.fence));
     if fence <= token {
         return Ok(());
     }
-    let message = format!(
-        "token {token} is smaller than {fence}, which was written before: a later holder has taken over"
-    );
+    let why = match fence.epoch() {
+        epoch if epoch > token.epoch() => format!(
+            "it was written with a token of token_epoch={epoch}, and this client's is smaller: set \
+             token_epoch={epoch} or more in its URL or settings, or remove what was written"
+        ),
+        _ => "a later holder has taken over".to_owned(),
+    };
+    let message = format!("token {token} is smaller than {fence}, which was written before: {why}");
     Err(Error::new(ErrorKind::Stale, message))
 }
 

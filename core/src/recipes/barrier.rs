@@ -1,5 +1,6 @@
 //! A cyclic barrier: its parties pass together, when all have arrived, round after round.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::claim::wait::patience;
 use crate::recipes::participants::{self, Id};
 use crate::sync::Mutex;
 use crate::telemetry::program;
-use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
+use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
 use crate::types::options::{self, format_duration};
 
 /// The most parties: the ids of two rounds fit into one cell.
@@ -77,6 +78,16 @@ enum Arrival {
     Passed(Trip),
 }
 
+/// What came of a withdrawal.
+#[derive(Clone, Copy)]
+enum Withdrawn {
+    Passed(Trip),
+    /// The arrival does not count, and never will.
+    TakenBack,
+    /// Its round is over, and the barrier no longer shows who passed it: only the answer to the arrival says.
+    Unknown,
+}
+
 /// How far the arrival of one party has come, for its withdrawal.
 #[derive(Debug)]
 struct Progress {
@@ -113,11 +124,14 @@ impl Progress {
     /// Begins an attempt.
     ///
     /// # Errors
-    /// The client was closed, which has withdrawn the arrival.
+    /// It is withdrawn, at its limit or since its client is closed.
     fn begin(&self, attempt: Attempt) -> Result<()> {
         let mut attempts = self.attempts.lock();
         attempts.last = Some(attempt);
-        if attempts.are_over { Err(closed()) } else { Ok(()) }
+        match attempts.are_over {
+            true => Err(Error::new(ErrorKind::WaitTimedOut, "this arrival was withdrawn")),
+            false => Ok(()),
+        }
     }
 
     fn is_counted(&self, so: bool) {
@@ -126,27 +140,33 @@ impl Progress {
         }
     }
 
-    /// What its withdrawal makes of the barrier for so many `parties`; the round, if all have passed it.
-    fn withdraw(&self, there: Option<State>, parties: u32) -> (Step, Option<Trip>) {
+    /// What its withdrawal makes of the barrier for so many `parties`.
+    fn withdraw(&self, there: Option<State>, parties: u32) -> (Step, Withdrawn) {
         // Without an attempt no request was sent.
-        let Some(attempt) = self.attempts.lock().last else { return (Step::Keep, None) };
+        let last = self.attempts.lock().last;
+        let Some(attempt) = last else { return (Step::Keep, Withdrawn::TakenBack) };
         let Attempt { round, is_first, is_counted } = attempt;
         // An arrival that is still on its way expects what was there before it, and would count although its
         // party has given up. So it is replaced also where the arrival is not seen.
         match there {
-            None if is_first && !is_counted => (State::fresh().write(parties), None),
-            None => (Step::Keep, None),
-            Some(state) if state.barrier != round.barrier => (Step::Keep, None),
+            None if is_first && !is_counted => {
+                (State::fresh().write(parties), Withdrawn::TakenBack)
+            }
+            None => (Step::Keep, Withdrawn::TakenBack),
+            Some(state) if state.barrier != round.barrier => (Step::Keep, Withdrawn::TakenBack),
+            Some(state) if state.generation > round.generation && !is_counted => {
+                (Step::Keep, Withdrawn::Unknown)
+            }
             // A party with a name may be among those of a round before its own.
             Some(state)
                 if state.generation >= round.generation
                     && (is_counted || state.before.contains(&self.id)) =>
             {
-                (Step::Keep, Some(Trip { generation: round.generation }))
+                (Step::Keep, Withdrawn::Passed(Trip { generation: round.generation }))
             }
             Some(mut state) => {
                 state.arrived.retain(|it| *it != self.id);
-                (state.write(parties), None)
+                (state.write(parties), Withdrawn::TakenBack)
             }
         }
     }
@@ -176,7 +196,7 @@ impl Barrier {
     /// [`ErrorKind::WaitTimedOut`] when the others have not arrived within the limit: this arrival does
     /// not count any more. [`ErrorKind::Lost`] when the barrier was removed meanwhile.
     /// [`ErrorKind::InvalidArgument`] when it was made for another number of parties: the message has both.
-    /// Otherwise the store's.
+    /// Otherwise the store's: [`ErrorKind::Unreachable`] says when it is unknown whether this arrival counted.
     ///
     /// # Cancel safety
     /// If the future is dropped, the arrival is withdrawn in the background, unless all have passed; until then it may
@@ -229,14 +249,24 @@ impl Barrier {
         // Before the first request: the arrival may be made although this future is dropped.
         let owed = self.owe_withdrawal(progress.clone()).await?;
         let limit = self.limit.unwrap_or(Duration::MAX);
-        let passed = match timeout(limit, self.arrive_and_stay(&progress)).await {
+        let mut staying = pin!(self.arrive_and_stay(&progress));
+        let passed = match timeout(limit, staying.as_mut()).await {
             Ok(passed) => passed,
             Err(_) => {
                 let patience = patience(progress.attempts.lock().took);
-                let withdrawn = timeout(patience, self.withdraw(progress)).await;
-                withdrawn
-                    .unwrap_or_else(|_| Err(self.unanswered(limit)))?
-                    .ok_or_else(|| self.timed_out(limit))
+                let withdrawn = timeout(patience, self.withdraw(progress.clone())).await;
+                match withdrawn.unwrap_or_else(|_| Err(self.unanswered(limit)))? {
+                    Withdrawn::Passed(trip) => Ok(trip),
+                    Withdrawn::TakenBack => Err(self.timed_out(limit)),
+                    // Its answer is here, since changes of one cell are made in turn.
+                    Withdrawn::Unknown => match timeout(patience, staying).await {
+                        Ok(Err(error)) if error.kind() == ErrorKind::WaitTimedOut => {
+                            Err(self.timed_out(limit))
+                        }
+                        Ok(passed) => passed,
+                        Err(_) => Err(self.unanswered(limit)),
+                    },
+                }
             }
         };
         let is_settled = match &passed {
@@ -342,8 +372,8 @@ impl Barrier {
         }
     }
 
-    /// Takes an arrival back; the round, if all have passed it meanwhile.
-    async fn withdraw(&self, progress: Arc<Progress>) -> Result<Option<Trip>> {
+    /// Takes an arrival back, unless all have passed its round meanwhile.
+    async fn withdraw(&self, progress: Arc<Progress>) -> Result<Withdrawn> {
         let parties = self.parties;
         progress.attempts.lock().are_over = true;
         let withdraw = move |there: Option<View<'_>>| {
@@ -354,7 +384,7 @@ impl Barrier {
 
     fn unanswered(&self, limit: Duration) -> Error {
         let error = unanswered(limit).adding(
-            "; this arrival may count until it is withdrawn, which goes on in the background",
+            "; it is not known whether this arrival counted: unless all have passed, it is withdrawn in the background",
         );
         self.handle.explain(error, Operation::Wait)
     }

@@ -9,16 +9,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::cells::{Handle, Step, View, not_ours, require_token};
 use crate::client::connection::Connection;
 use crate::guard::Guard;
 use crate::lock::Lock;
+use crate::store::distributed_lock::Participant;
 use crate::time::backoff::Backoff;
 use crate::types::error::{Error, ErrorKind, LostReason, Operation, Result, invalid};
+use crate::types::mode::Mode;
 use crate::types::token::FencingToken;
 
 /// The longest words of a leader, in bytes.
 const MOST: usize = 4 * 1024;
+
+/// A term that lasted so long is not one of a quick succession.
+const LASTING: Duration = Duration::from_secs(10);
 
 /// One leader at a time, whom others can find.
 ///
@@ -115,6 +122,7 @@ impl Election {
     ///
     /// # Errors
     /// Those of [`Lock::acquire`]; [`ErrorKind::Lost`] when the lock was lost before the others could be told;
+    /// [`ErrorKind::Stale`] when a leader with a larger [`token_epoch`](crate::Settings::token_epoch) has led before;
     /// [`ErrorKind::Unsupported`] on a store without cells; [`ErrorKind::InvalidArgument`] when the words are
     /// too long.
     ///
@@ -126,7 +134,10 @@ impl Election {
         let guard = self.lock.acquire().await?;
         let term = Term { guard, handle: self.handle.clone() };
         match term.write(self.words.clone()).await {
-            Err(error) if error.kind() == ErrorKind::Stale => {
+            // Not for a smaller epoch, by which it would be told so each time.
+            Err(error)
+                if error.kind() == ErrorKind::Stale && !self.is_of_later_epoch(&term).await? =>
+            {
                 let message = "a leader of a later term has written already; this lock was lost";
                 let lost = Error::new(ErrorKind::Lost, message).retryable(true).caused_by(error);
                 Err(self.handle.explain(lost, Operation::Acquire))
@@ -135,7 +146,15 @@ impl Election {
         }
     }
 
-    /// Leads whenever it can: campaigns, runs `work` until the term is lost, and campaigns again. Ends
+    /// Whether a leader with a larger epoch than that of `term` has written.
+    async fn is_of_later_epoch(&self, term: &Term) -> Result<bool> {
+        let own = term.fencing_token().epoch();
+        let is_later = |view: View<'_>| FencingToken::stored(view.fence).epoch() > own;
+        self.handle.read(Operation::Read, |there| Ok(there.is_some_and(is_later))).await
+    }
+
+    /// Leads whenever it can: campaigns, runs `work` until the term is lost, and campaigns again, after a pause of
+    /// up to 1 s if terms are lost in quick succession. Ends
     /// when `work` does; then it resigns, unless `work` has given the term away.
     ///
     /// ```
@@ -161,7 +180,7 @@ impl Election {
         // Not an async closure of a borrowed term: the future of that could not be spawned.
         W: Future<Output = Result<T>>,
     {
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        let mut backoff = Backoff::start();
         loop {
             let term = match self.campaign().await {
                 Ok(term) => Arc::new(term),
@@ -172,7 +191,7 @@ impl Election {
                 }
                 Err(error) => return Err(error),
             };
-            backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+            let began = Instant::now();
             match term.guard.start(async || work(term.clone()).await).await {
                 Ok(done) => {
                     if let Some(term) = Arc::into_inner(term)
@@ -184,13 +203,19 @@ impl Election {
                 }
                 Err(error) if error.kind() == ErrorKind::Lost => {
                     tracing::warn!(target: "fencelock", %error, "the term was lost; campaigning again");
+                    // One that is taken away again and again must not campaign as fast as it can.
+                    if began.elapsed() >= LASTING {
+                        backoff = Backoff::start();
+                    }
+                    drop(term);
+                    tokio::time::sleep(backoff.next(&self.name)).await;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Who leads now.
+    /// Who leads now: who holds the lock exclusively, which readers and permit holders of its name do not.
     ///
     /// # Errors
     /// The store's.
@@ -201,7 +226,8 @@ impl Election {
         let said = self.handle.read(Operation::Read, said).await?;
         // Asked after the cell: a leader writes while it holds the lock.
         let seen = self.connection.inspect(&self.name).await?;
-        let Some(holder) = seen.holders.first() else { return Ok(None) };
+        let leads = |holder: &&Participant| holder.mode == Mode::Exclusive;
+        let Some(holder) = seen.holders.iter().find(leads) else { return Ok(None) };
         match (said, holder.token) {
             (Some(leader), Some(token)) if leader.term == token => Ok(Some(leader)),
             // It has not said anything yet.
@@ -288,12 +314,12 @@ impl Term {
     }
 
     async fn write(&self, words: Vec<u8>) -> Result<()> {
-        let term = self.fencing_token().get();
-        let mut body = term.to_be_bytes().to_vec();
+        let term = self.fencing_token();
+        let mut body = term.get().to_be_bytes().to_vec();
         body.extend(words);
         let write = move |there: Option<View<'_>>| {
             require_token(there, term)?;
-            Ok((Step::Write { body: body.clone(), fence: term }, ()))
+            Ok((Step::Write { body: body.clone(), fence: term.get() }, ()))
         };
         self.handle.change(Operation::Write, write).await
     }

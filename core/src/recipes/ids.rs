@@ -22,7 +22,8 @@ const TTL: Duration = Duration::from_secs(2);
 /// a [`counter`](crate::Locks::counter) is dense.
 ///
 /// An id is the fencing token of a short grant of the lock `ids:NAME` times 1,024, and a number below
-/// that: a client fetches a block of them with one acquisition. Ids are unique as far as fencing tokens rise
+/// that: a client fetches a block of them with one acquisition. So no program may hold that lock: a program whose
+/// names of locks come from its users begins them with something of its own. Ids are unique as far as fencing tokens rise
 /// ([`Profile::tokens`](crate::Profile::tokens)), in Redis also after a loss of its data. They
 /// rise within a client, not between clients, and fit an `i64`. The rest of a block is lost with its client.
 ///
@@ -37,6 +38,7 @@ const TTL: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Ids {
     connection: Connection,
+    name: String,
     lock: Lock,
     block: Result<u32>,
 }
@@ -53,12 +55,12 @@ struct Block {
 impl Ids {
     pub(crate) fn new(connection: &Connection, name: &str) -> Ids {
         // Its own prefix of names, so that a program's lock of this name is another.
-        let name = if name.is_empty() { String::new() } else { format!("ids:{name}") };
+        let lock = if name.is_empty() { String::new() } else { format!("ids:{name}") };
         // It is held for moments only, so a long wait is a store that grants nothing.
         let limit = connection.settings().unreachable_after;
-        let lock = Lock::new(connection, LockKind::Lock, &name, Ok(Mode::Exclusive));
+        let lock = Lock::new(connection, LockKind::Lock, &lock, Ok(Mode::Exclusive));
         let lock = lock.ttl(TTL).wait_at_most(limit);
-        Ids { connection: connection.clone(), lock, block: Ok(PER_TOKEN) }
+        Ids { connection: connection.clone(), name: name.to_owned(), lock, block: Ok(PER_TOKEN) }
     }
 
     /// Fetches up to `n` ids at once, 1 to 1,024, the default.
@@ -92,7 +94,13 @@ impl Ids {
     }
 
     async fn fetch(&self, size: u32) -> Result<std::ops::Range<u64>> {
-        let guard = self.lock.acquire().await?;
+        let guard = self.lock.acquire().await.map_err(|error| match error.kind() {
+            ErrorKind::WaitTimedOut => error.adding(&format!(
+                "; the numbers of ids({:?}) come from this lock, which no program may hold otherwise",
+                self.name
+            )),
+            _ => error,
+        })?;
         let token = guard.fencing_token().get();
         // Released in the background: the token is this client's, whatever becomes of the lock.
         drop(guard);

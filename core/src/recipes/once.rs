@@ -138,8 +138,10 @@ impl Once {
     /// Asks to run the tick. A tick that is done costs one request.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] without a tick. Otherwise the store's; [`ErrorKind::Unsupported`] on a
-    /// store without cells.
+    /// [`ErrorKind::InvalidArgument`] without a tick. [`ErrorKind::Stale`]: a larger fencing token was written, so
+    /// that this run could not be marked as done: another client has taken over, or this one's
+    /// [`token_epoch`](crate::Settings::token_epoch) is too small. Otherwise the store's;
+    /// [`ErrorKind::Unsupported`] on a store without cells.
     ///
     /// # Cancel safety
     /// Dropped at any await, it leaves neither a lock nor a place in the queue. With
@@ -160,6 +162,11 @@ impl Once {
         let over = if self.is_never_twice {
             self.begin(tick, &guard).await?
         } else {
+            let token = guard.fencing_token();
+            let is_over = move |there: Option<View<'_>>| match is_over(there)? {
+                None => require_token(there, token).map(|()| None),
+                over => Ok(over),
+            };
             self.handle.read(Operation::Read, is_over).await?
         };
         match over {
@@ -187,7 +194,7 @@ impl Once {
 
     /// Records that the tick is begun, unless it is over.
     async fn begin(&self, tick: Tick, guard: &Guard) -> Result<Option<String>> {
-        let (is_over, token) = (self.is_over(tick), guard.fencing_token().get());
+        let (is_over, token) = (self.is_over(tick), guard.fencing_token());
         let by = guard.label().to_owned();
         let begin = move |there: Option<View<'_>>| {
             if let Some(by) = is_over(there)? {
@@ -287,7 +294,7 @@ impl Run {
             let error = Error::new(ErrorKind::Lost, "the lock was lost before the tick was done");
             return Err(self.handle.explain(error, Operation::Write));
         }
-        let (tick, token) = (self.tick.get(), self.guard.fencing_token().get());
+        let (tick, token) = (self.tick.get(), self.guard.fencing_token());
         let by = self.guard.label().to_owned();
         let done = move |there: Option<View<'_>>| {
             let mut state = State::fenced(there, token)?;
@@ -328,17 +335,17 @@ impl State {
     }
 
     /// The state, for a write with `token`.
-    fn fenced(there: Option<View<'_>>, token: u64) -> Result<State> {
+    fn fenced(there: Option<View<'_>>, token: FencingToken) -> Result<State> {
         require_token(there, token)?;
         State::read(there)
     }
 
-    fn write(&self, token: u64) -> Step {
+    fn write(&self, token: FencingToken) -> Step {
         let mut body = Vec::new();
         self.done.write(&mut body);
         self.started.write(&mut body);
         body.extend(self.by.as_bytes());
-        Step::Write { body, fence: token }
+        Step::Write { body, fence: token.get() }
     }
 }
 

@@ -62,6 +62,10 @@ impl FencingToken {
         FencingToken(self.0 & ((1 << STORE_BITS) - 1))
     }
 
+    pub(crate) fn epoch(self) -> u64 {
+        self.0 >> STORE_BITS
+    }
+
     pub(crate) fn in_epoch(self, epoch: TokenEpoch) -> FencingToken {
         FencingToken(self.0 | u64::from(epoch.0) << STORE_BITS)
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fencelock_core::{Claimed, ErrorKind, Keep, Locks, Once, Run, Tick, Trip, memory};
+use fencelock_core::{
+    Claimed, ErrorKind, Keep, Locks, Once, Run, Settings, Tick, TokenEpoch, Trip, memory,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::lossy::{Fate, Lossy, each, swaps};
@@ -159,6 +161,35 @@ async fn a_party_that_was_counted_has_passed_also_when_later_rounds_are_over() {
     assert_eq!(second.await.unwrap().unwrap().generation(), 2);
 }
 
+/// It has tripped the round, its answer comes after its limit, and others have passed the next round by then.
+#[tokio::test(start_paused = true)]
+async fn a_party_whose_late_answer_may_have_counted_is_not_told_that_it_does_not() {
+    for (fate, passed) in [(Fate::AnsweredLate(ms(1_200)), true), (Fate::Silent, false)] {
+        let store = Lossy::sound();
+        let [here, there, other] = [(); 3].map(|()| store.locks().barrier("phase", 2));
+        let first = there.clone();
+        let first = tokio::spawn(async move { first.arrive_and_wait().await });
+        sleep(ms(100)).await;
+        store.set(swaps([fate]));
+        let limited = here.wait_at_most(SECOND);
+        let waiting = tokio::spawn(async move { limited.arrive_and_wait().await });
+        sleep(ms(100)).await;
+        if !passed {
+            let (third, _) = tokio::join!(other.arrive_and_wait(), first);
+            third.unwrap();
+        }
+        let (one, two) = tokio::join!(there.arrive_and_wait(), other.arrive_and_wait());
+        assert_eq!([one.unwrap(), two.unwrap()].map(Trip::generation), [2; 2]);
+        match waiting.await.unwrap() {
+            Ok(trip) => assert!(passed && trip.generation() == 1),
+            Err(error) => {
+                assert_eq!((passed, error.kind()), (false, ErrorKind::Unreachable), "{error}");
+                assert!(error.message().contains("not known whether"), "{error}");
+            }
+        }
+    }
+}
+
 /// Its watch is not notified, so that it sees the later barrier only when that has been passed.
 #[tokio::test(start_paused = true)]
 async fn a_party_has_not_passed_with_those_of_a_barrier_that_was_made_anew() {
@@ -244,6 +275,35 @@ mod elections {
     async fn evict(locks: &Locks) {
         let holder = locks.inspect("main").await.unwrap().holders.remove(0);
         assert!(locks.evict("main", &holder.id).await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_reads_or_has_a_permit_does_not_lead() {
+        let locks = memory::Memory::new().locks(Default::default()).unwrap();
+        let election = locks.election("main");
+        for other in [locks.rw_lock("main").read(), locks.semaphore("main", 2)] {
+            let held = other.acquire().await.unwrap();
+            assert_eq!(election.leader().await.unwrap(), None);
+            held.release().await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_evicted_again_and_again_pauses() {
+        let locks = memory::Memory::new().locks(Default::default()).unwrap();
+        let (election, mut terms) = (locks.election("main"), 0);
+        let leading = election.lead::<(), _>(|term| {
+            terms += 1;
+            assert!(terms < 1_000, "it does not pause");
+            let locks = locks.clone();
+            async move {
+                evict(&locks).await;
+                term.lost().await;
+                std::future::pending().await
+            }
+        });
+        timeout(10 * SECOND, leading).await.expect_err("it is evicted each time");
+        assert!((10..=30).contains(&terms), "{terms} terms in 10 s");
     }
 
     #[tokio::test(start_paused = true)]
@@ -343,6 +403,33 @@ mod once {
         let _still = runs(&ticked(&store, 1)).await;
     }
 
+    /// No retry helps, and the error names what does. The work does not begin.
+    #[tokio::test(start_paused = true)]
+    async fn a_smaller_token_epoch_is_refused_before_any_work() {
+        let store = memory::Memory::new();
+        let locks = |epoch| {
+            let epoch = TokenEpoch::new(epoch).unwrap();
+            store.locks(Settings::default().token_epoch(epoch)).unwrap()
+        };
+        let (new, old) = (locks(2), locks(1));
+        let once = |locks: &Locks, tick| locks.once("report").tick(Tick::number(tick));
+        runs(&once(&new, 1)).await.done().await.unwrap();
+        new.election("main").campaign().await.unwrap().resign().await.unwrap();
+        let held = new.lock("other").acquire().await.unwrap();
+        new.cell("cell").write(&held, *b"new").await.unwrap();
+        let stale = old.lock("another").acquire().await.unwrap();
+        let began = async |_: &Run| -> fencelock_core::Result<()> { panic!("it begins") };
+        for error in [
+            once(&old, 2).run(began).await.unwrap_err(),
+            once(&old, 2).never_twice().wait_at_most(SECOND).run(began).await.unwrap_err(),
+            old.election("main").lead(async |_| Ok(())).await.unwrap_err(),
+            old.cell("cell").write(&stale, *b"old").await.unwrap_err(),
+        ] {
+            assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Stale, false), "{error}");
+            assert!(error.message().contains("token_epoch=2 or more"), "{error}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_run_that_lost_its_lock_marks_nothing() {
         let locks = memory::Memory::new().locks(Default::default()).unwrap();
@@ -400,4 +487,27 @@ mod once {
             assert_eq!(*store.kept.lock(), Some(Keep::For(days * day)));
         }
     }
+}
+
+/// Their tokens are no order, so that the next one would make the earlier one stale.
+#[tokio::test(start_paused = true)]
+async fn a_cell_is_written_only_with_the_token_of_an_exclusive_lock() {
+    let locks = memory::Memory::new().locks(Default::default()).unwrap();
+    let cell = locks.cell("report");
+    let writer = locks.rw_lock("prices").write().acquire().await.unwrap();
+    cell.write(&writer, *b"1").await.unwrap();
+    writer.downgrade().await.unwrap();
+    let permit = locks.semaphore("slots", 2).acquire().await.unwrap();
+    for guard in [writer, permit] {
+        let error = cell.write(&guard, *b"2").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_name_the_lock_that_keeps_them_waiting() {
+    let locks = memory::Memory::new().locks(Default::default()).unwrap();
+    let _held = locks.lock("ids:orders").acquire().await.unwrap();
+    let error = locks.ids("orders").next().await.unwrap_err();
+    assert!(error.message().contains("ids(\"orders\")"), "{error}");
 }
