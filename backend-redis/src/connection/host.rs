@@ -1,7 +1,7 @@
 //! A server's address as URLs and servers give it.
 
 /// The name and port of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HostPort {
     pub(crate) name: String,
     pub(crate) port: u16,

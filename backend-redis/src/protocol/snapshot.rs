@@ -68,9 +68,11 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// An ID for the owner of `value` that does not prove ownership.
-fn id(value: &[u8]) -> ParticipantId {
-    let digest = Sha256::digest(value);
+/// An ID for the owner of `value` that does not prove ownership. That of a waiter is of its place, by its arrival: if it
+/// is evicted, and queues again, it is another participant.
+fn id(value: &[u8], arrival_us: Option<u64>) -> ParticipantId {
+    let place = arrival_us.map_or(String::new(), |arrival| format!("\0{arrival}"));
+    let digest = Sha256::digest([value, place.as_bytes()].concat());
     let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     ParticipantId::new(short)
 }
@@ -129,7 +131,7 @@ impl LockContents {
     pub(crate) fn into_snapshot(self) -> Snapshot {
         let since = |us: u64| Duration::from_micros(self.now_us.saturating_sub(us));
         let holder = |holder: Holder| {
-            let id = id(&holder.value);
+            let id = id(&holder.value, None);
             let Some(own) = Identity::parse(&holder.value) else {
                 let label = Label::new("a client of another library");
                 return Participant::new(id, Mode::Exclusive).labelled(label);
@@ -143,7 +145,8 @@ impl LockContents {
         };
         let waiter = |waiter: Waiter| {
             let own = Identity::parse(&waiter.value)?;
-            let participant = Participant::new(id(&waiter.value), own.mode).labelled(own.label);
+            let id = id(&waiter.value, Some(waiter.arrival_us));
+            let participant = Participant::new(id, own.mode).labelled(own.label);
             Some(participant.since(since(waiter.arrival_us)))
         };
         Snapshot::new(
@@ -164,9 +167,9 @@ impl LockContents {
     /// A client of any prefix is notified, or its eviction denied, for it goes on with its work until then. What another
     /// program wrote, however much it looks like a claim, chooses no channel that is published to.
     pub(crate) fn evicted(&self, who: &ParticipantId) -> Option<(&[u8], &'static [u8])> {
-        let holders = self.holders.iter().map(|holder| &holder.value);
-        let mut all = holders.chain(self.waiters.iter().map(|waiter| &waiter.value));
-        let value = all.find(|value| id(value) == *who)?;
+        let holders = self.holders.iter().map(|holder| (&holder.value, None));
+        let waiters = self.waiters.iter().map(|waiter| (&waiter.value, Some(waiter.arrival_us)));
+        let (value, _) = holders.chain(waiters).find(|(value, at)| id(value, *at) == *who)?;
         let client = Identity::parse(value).filter(|it| it.client.is_well_formed());
         Some((value, if client.is_some() { b"evict" } else { b"take" }))
     }

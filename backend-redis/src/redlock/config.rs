@@ -408,6 +408,20 @@ mod tests {
         }
     }
 
+    /// Else two nodes could give two grants one token.
+    #[tokio::test]
+    async fn a_node_has_one_number_in_whatever_order_the_nodes_are_listed() {
+        let numbers = |url| {
+            let (quorum, _) = store(url).unwrap().quorum(&ClientId::fresh("")).unwrap();
+            let mut numbers: Vec<_> = (0..3)
+                .map(|node| (quorum.members[node].host.to_string(), quorum.number(node)))
+                .collect();
+            numbers.sort();
+            numbers
+        };
+        assert_eq!(numbers("redlock://a,b,c:2"), numbers("redlock://c:2,a,b"));
+    }
+
     /// A silent node costs one `node_timeout` where the others decide, and more only where it does.
     #[tokio::test(start_paused = true)]
     async fn a_late_answer_is_awaited_only_while_it_can_decide() {

@@ -95,6 +95,13 @@ impl Quorum {
         self.view.clock.now()
     }
 
+    /// By what the token of a shared grant names `node`, from 1: its place in the order of the names, for clients may
+    /// list them in another one.
+    pub(crate) fn number(&self, node: usize) -> usize {
+        let host = &self.members[node].host;
+        1 + self.members.iter().filter(|other| other.host < *host).count()
+    }
+
     /// The nodes that can be asked at `now`; an error when they are too few. Those with something of earlier rounds of
     /// the claim are `left_out`: they would reject it for that.
     pub(crate) fn electorate(

@@ -134,7 +134,7 @@ impl QuorumClaim {
         round: Arc<Round>,
     ) -> Result<VoteReply> {
         let number = match self.claim.mode() {
-            Mode::Shared => (node + 1).to_string(),
+            Mode::Shared => self.quorum.number(node).to_string(),
             Mode::Exclusive | Mode::Permits(_) => String::new(),
         };
         let values = [

@@ -127,7 +127,14 @@ async fn evict_waiter(context: Arc<Context>) {
         "evict reported that there is no such participant"
     );
     assert!(holder.is_held());
-    // The evicted one may queue again, at the end, or give up.
+    // The evicted one may queue again, at the end and as another participant, or give up.
+    let is_over = async || {
+        let seen = one.inspect(&name).await;
+        first.is_finished() || seen.is_ok_and(|seen| seen.waiters.len() == 2)
+    };
+    context.until("the evicted one has queued again, or given up", is_over).await;
+    let again = one.evict(&name, &seen.waiters[0].id);
+    assert!(!context.soon("evict answers", again).await.expect("no error"), "evicted twice");
     context.release(holder).await;
     let second = context.until_granted("the next waiter is granted", second).await;
     first.abort();
