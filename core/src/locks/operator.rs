@@ -77,11 +77,11 @@ impl Locks {
     }
 
     /// Takes the lock, or the place in its queue, from `who` of an [`inspect`](Locks::inspect).
-    /// The holder notices at its next renewal, or at once where the store notifies it. `false` when
-    /// `who` was gone already.
+    /// The holder notices at its next renewal, or at once where the store notifies it. A waiter may queue again, at
+    /// the end, as another participant. `false` when `who` was gone already.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's; [`ErrorKind::Unreachable`] says that it may have happened.
     ///
     /// # On a quorum
     /// `true` says that a majority does not have it any more, and extends it no more; a holder that released it
@@ -93,7 +93,13 @@ impl Locks {
     pub async fn evict(&self, name: impl AsRef<str>, who: &ParticipantId) -> Result<bool> {
         let (name, client) = self.connection.resolved(name.as_ref(), Operation::Evict).await?;
         let asked = client.ask(client.store.evict(&name, who)).await;
-        let removal = asked.map_err(|error| client.explain(error, Operation::Evict, &name))?;
+        let removal = asked.map_err(|error| {
+            let error = match error.kind() {
+                ErrorKind::Unreachable => error.adding("; it may or may not have been evicted"),
+                _ => error,
+            };
+            client.explain(error, Operation::Evict, &name)
+        })?;
         Ok(removal != ReleaseOutcome::Absent)
     }
 

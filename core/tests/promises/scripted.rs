@@ -412,7 +412,7 @@ impl DistributedLock for Scripted {
     }
 
     async fn evict(&self, _: &LockName, _: &ParticipantId) -> Result<ReleaseOutcome> {
-        Ok(ReleaseOutcome::Absent)
+        (self.script().inspect)(()).await.map(|_| ReleaseOutcome::Absent)
     }
 
     fn cells(self: &Arc<Self>) -> Option<Cells> {

@@ -4,7 +4,9 @@ use std::future::pending;
 use std::task::Poll;
 use std::time::Duration;
 
-use fencelock_core::{AttemptOutcome, ErrorKind, Lock, Owner, ReleaseOutcome, Result, Snapshot};
+use fencelock_core::{
+    AttemptOutcome, ErrorKind, Lock, Owner, ParticipantId, ReleaseOutcome, Result, Snapshot,
+};
 use tokio::time::sleep;
 
 use crate::scripted::{
@@ -349,6 +351,8 @@ async fn health_says_whether_the_store_answers_within_a_limit() {
     store.change(|script| script.inspections(|()| async { refused_connection() }));
     let health = locks.health(SECOND).await;
     assert!(health.error.unwrap().to_string().contains("connection refused"));
+    let error = locks.evict("a", &ParticipantId::new("1")).await.unwrap_err();
+    assert!(error.message().contains("may or may not have been evicted"), "{error}");
     locks.close().await.unwrap();
     assert_eq!(locks.health(SECOND).await.error.unwrap().kind(), ErrorKind::Closed);
 }
