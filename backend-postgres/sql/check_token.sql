@@ -2,7 +2,8 @@
 -- transaction no other claim is granted the lock, even if the lease ends, the client falls silent, or the
 -- server's clock jumps; a renewal and a release are not blocked. A lease that is over already passes as long as
 -- nobody waits: otherwise a holder whose transactions overlap would never let the next one in. The check of a reader
--- or a permit holder keeps out those whom its hold keeps out, and not the others of its group.
+-- or a permit holder keeps out those whom its hold keeps out, and not the others of its group. What the statement
+-- reads that calls it is from before it, and may lack what an earlier local turn has written: it is called alone.
 --
 -- p_token    of the grant, or any of those that it reserved
 -- p_idle_ms  how long the client may be silent in the transaction, which would block the lock for ever: the

@@ -138,6 +138,7 @@ async fn a_role_without_rights_is_refused_with_the_command_and_works_with_those_
 /// Fault 59: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_or_older_schema_is_refused_with_the_command_unless_it_may_be_made() {
+    const VERSION: i32 = fencelock_postgres::schema::VERSION;
     let server = database().await;
     let never = with_params(&server, "create=never");
     assert_refused(&try_connect(&never).await.unwrap_err(), "fencelock postgres schema");
@@ -157,20 +158,30 @@ async fn a_missing_or_older_schema_is_refused_with_the_command_unless_it_may_be_
             "CREATE OR REPLACE FUNCTION fencelock.version() RETURNS int LANGUAGE sql AS 'SELECT {version}'"
         )
     };
-    sql(&server, &version(0)).await;
+    sql(&server, &version(VERSION - 1)).await;
     assert_refused(&try_connect(&never).await.unwrap_err(), "fencelock postgres schema");
     // A newer one has the functions of this version too.
-    sql(&server, &version(2)).await;
+    sql(&server, &version(VERSION + 1)).await;
     for url in [&never, &server.url()] {
         let locks = connect(url).await;
         release(acquire(&locks, "lock").await).await;
     }
-    assert_eq!(sql(&server, "SELECT fencelock.version()").await, "2");
-    // An older one is completed, where that is allowed.
-    sql(&server, &version(0)).await;
-    let locks = connect(&server.url()).await;
-    release(acquire(&locks, "lock").await).await;
-    assert_eq!(sql(&server, "SELECT fencelock.version()").await, "1");
+    assert_eq!(sql(&server, "SELECT fencelock.version()").await, (VERSION + 1).to_string());
+    // The bodies of an older one are replaced, where that is allowed, under a program that uses them.
+    let older =
+        "DO $$ BEGIN EXECUTE replace(pg_get_functiondef('fencelock.settle(boolean)'::regprocedure),
+        'pg_current_xact_id_if_assigned()::text', '''yes'''); END $$";
+    sql(&server, &format!("{older}; {}", version(VERSION - 1))).await;
+    let held = acquire(&locks, "lock").await;
+    let newer = connect(&server.url()).await;
+    let is_new =
+        "SELECT pg_get_functiondef('fencelock.settle(boolean)'::regprocedure) LIKE '%assigned%'
+        AND fencelock.version() = ";
+    assert_eq!(sql(&server, &format!("{is_new} {VERSION}")).await, "t");
+    let waiters = [spawn_waiter(&newer, "lock"), spawn_waiter(&locks, "lock")];
+    until_queued(&locks, "lock", 2).await;
+    release(held).await;
+    in_turns(waiters).await;
     drained(&server).await;
 }
 

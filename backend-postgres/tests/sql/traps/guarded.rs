@@ -6,6 +6,7 @@ pub(super) const TRAPS: &[Trap] = &[
     ("a release waits for no guarded transaction", release),
     ("a stale token is FL001", stale),
     ("a local successor's transaction waits for its predecessor's", turns),
+    ("what the statement of a check reads may be from before it", own_statement),
     (
         "a check passes over no grant, though a guarded transaction ended within its step",
         overlapped,
@@ -64,6 +65,30 @@ fn turns(bench: &mut Bench) -> Verdict {
     bench.release(&claim)?;
     let next = bench.acquire(&claim)?;
     bench.main.run(&check(&claim, next))
+}
+
+/// The check waits for an earlier turn, whose end is not in the snapshot of its own statement.
+fn own_statement(bench: &mut Bench) -> Verdict {
+    for (is_own, expected) in [(true, "2"), (false, "1")] {
+        bench.reset();
+        let claim = Claim::exclusive(1).tokens(2);
+        let token = bench.acquire(&claim)?;
+        bench.main.run("INSERT INTO cells VALUES ('stock', gen_random_uuid(), '1', NULL)")?;
+        bench.other.run("BEGIN")?;
+        bench.other.run(&check(&claim, token))?;
+        bench.other.run("UPDATE cells SET content = '2'")?;
+        let next = check(&claim, token + 1);
+        let reads = "INSERT INTO cells SELECT 'seen', gen_random_uuid(), content, NULL FROM cells";
+        let together = format!("{reads}, {}", next.replace("SELECT", ""));
+        let statements = if is_own { format!("{next}; {reads}") } else { together };
+        let (waiting, task) = (bench.main.pid(), bench.main.start(&statements));
+        bench.until_it_waits(waiting)?;
+        bench.other.run("COMMIT")?;
+        bench.main.join(task)?;
+        let seen = bench.third.query("SELECT content FROM cells WHERE key = 'seen'", &[])?;
+        equal("what was read", &seen[0].get(0), &expected.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// A step locks the row before and after the end of a guarded transaction, and PostgreSQL notes both: a check that
