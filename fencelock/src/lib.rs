@@ -161,6 +161,10 @@ use fencelock_core::url::Scheme;
 /// calls the other waits for itself, unless both have one `owner`. Expressions are evaluated before the
 /// lock is acquired, and may use the function's arguments.
 ///
+/// Arguments are put into the name as they are: of `"{a}/{b}"`, `("x/y", "z")` and `("x", "y/z")` are one lock, which
+/// waits for what need not wait, and for itself if one calls the other. Separate them by what no argument contains. A
+/// name of more than 512 bytes, such as of a long argument, is an [`ErrorKind::InvalidArgument`] of the call.
+///
 /// # Errors
 /// Those of [`Lock::with`], converted by `From`, besides what the body returns:
 /// - those of [`Lock::acquire`]: the body has not begun. With `try`, a lock that is not free is `Ok(None)`.

@@ -212,6 +212,20 @@ async fn the_lock_is_the_one_that_is_named_and_is_released_however_the_body_ends
 }
 
 #[tokio::test]
+async fn arguments_are_put_into_the_name_as_they_are() {
+    #[locked(by = locks, name = "{a}/{b}", as = guard)]
+    async fn named(locks: &Locks, a: &str, b: &str) -> fencelock::Result<String> {
+        Ok(guard.name().to_string())
+    }
+    let locks = fencelock::connect("mem://").await.unwrap();
+    for (a, b) in [("x/y", "z"), ("x", "y/z")] {
+        assert_eq!(named(&locks, a, b).await.unwrap(), "x/y/z");
+    }
+    let error = named(&locks, &"x".repeat(511), "z").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
+
+#[tokio::test]
 async fn modes_tries_waits_and_owners() {
     let locks = fencelock::connect("mem://").await.unwrap();
     assert_eq!(try_read(&locks, "job").await.unwrap(), Some(Mode::Shared));
