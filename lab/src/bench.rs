@@ -1,23 +1,21 @@
 //! `fencelock bench`: measures a store on this machine; prints one line of JSON.
 //!
-//! Most workloads are closed loops: each client acquires, holds, releases, and asks again, or adds to
-//! a counter. Latencies of `uncontended` are of acquire and release together, of `contended` of
-//! acquire alone, of `counter` of one addition, and of `handover` from the call of one holder's release,
-//! after a hold of 2 ms, to the next holder's grant, across processes too. `latch` and `count-downs` are
-//! measured in [`rounds`], and [`held`] is not a loop.
+//! Most workloads are closed loops: each client acquires, holds, releases, and asks again. Latencies of
+//! `uncontended` are of acquire and release together, of `contended` of acquire alone, and of `handover`
+//! from the call of one holder's release, after a hold of 2 ms, to the next holder's grant, across
+//! processes too. [`held`] is not a loop.
 
 mod clients;
 mod figures;
 mod held;
 mod limits;
 mod options;
-mod rounds;
 mod worker;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use fencelock::{Counter, Error, ErrorKind, Result, Settings};
+use fencelock::{Error, ErrorKind, Result, Settings};
 use serde::Serialize;
 
 pub(crate) use clients::{Load, LockSource, Note};
@@ -26,7 +24,7 @@ use figures::{in_us, largest_deviation_percent, tenth};
 use limits::{Limit, Limits};
 pub(crate) use options::{Options, Seen};
 use options::{Workload, json, store_word};
-use worker::{Workers, read_line};
+use worker::{Workers, may_begin};
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -34,11 +32,7 @@ struct Line<'a> {
     workload: Workload,
     clients: u32,
     processes: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pairs_per_s: Option<f64>,
-    /// Of `counter`, in place of pairs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    adds_per_s: Option<f64>,
+    pairs_per_s: f64,
     p50_us: f64,
     p99_us: f64,
     /// The longest, to a hundredth.
@@ -61,7 +55,6 @@ struct Line<'a> {
 impl Options {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         self.takes_no_handoffs_from_the_url()?;
-        self.takes_handoffs_only_of_locks()?;
         self.takes_limits_only_of_a_database()?;
         if let Some(first) = self.worker {
             self.work(first)?;
@@ -69,7 +62,6 @@ impl Options {
         }
         let line = match self.workload {
             Workload::Held => json(&self.hold()?),
-            Workload::Latch | Workload::CountDowns => json(&self.in_rounds()?),
             _ => json(&self.line(store_word(&self.url), &self.in_loops()?)),
         };
         println!("{line}");
@@ -94,30 +86,13 @@ impl Options {
         }
     }
 
-    fn takes_handoffs_only_of_locks(&self) -> Result<()> {
-        let of_cells = [Workload::Counter, Workload::Latch, Workload::CountDowns];
-        if self.local_handoffs.is_none() || !of_cells.contains(&self.workload) {
-            return Ok(());
-        }
-        let message = format!(
-            "--local-handoffs is for locks, and `{}` acquires none: leave it out",
-            self.workload.name()
-        );
-        Err(Error::new(ErrorKind::InvalidArgument, message))
-    }
-
     /// The worker process's part: reports when it is connected, and starts on request.
     fn work(&self, first: u32) -> Result<()> {
         fencelock_cli::runtime()?.block_on(async {
             let source = self.connect().await?;
             println!("ready");
-            match self.workload {
-                Workload::Latch | Workload::CountDowns => self.work_in_rounds(&source).await?,
-                _ if read_line()?.is_some() => {
-                    println!("{}", json(&self.drive(&source, first).await?));
-                }
-                // The first process is gone.
-                _ => {}
+            if may_begin()? {
+                println!("{}", json(&self.drive(&source, first).await?));
             }
             source.close().await
         })
@@ -132,46 +107,20 @@ impl Options {
     fn in_loops(&self) -> Result<Vec<Seen>> {
         fencelock_cli::runtime()?.block_on(async {
             let source = self.connect().await?;
-            let counter = match self.workload {
-                Workload::Counter => Some(source.counter()?),
-                _ => None,
-            };
-            if let Some(counter) = &counter {
-                // Of a run that was killed.
-                counter.remove().await?;
-            }
-            let seen = match self.workers(&source)? {
-                None => vec![self.drive(&source, 0).await?],
-                Some(mut workers) => {
-                    workers.tell("go")?;
-                    let seen = workers.answers()?;
-                    workers.end()?;
-                    seen
+            let seen = match self.processes {
+                1 => vec![self.drive(&source, 0).await?],
+                _ => {
+                    source.reaches_processes()?;
+                    Workers::start(self)?.drive()?
                 }
             };
-            if let Some(counter) = &counter {
-                is_exact(counter, &seen).await?;
-                counter.remove().await?;
-            }
             source.close().await?;
             Ok(seen)
         })
     }
 
-    /// The processes with the clients, once they are connected; `None` if this is to have them.
-    fn workers(&self, source: &LockSource) -> Result<Option<Workers>> {
-        match self.processes {
-            1 => Ok(None),
-            _ => {
-                source.reaches_processes()?;
-                Workers::start(self).map(Some)
-            }
-        }
-    }
-
     async fn drive(&self, source: &LockSource, first: u32) -> Result<Seen> {
         let (locks, note) = match self.workload {
-            Workload::Counter => return source.add(self.clients, self.seconds).await,
             Workload::Uncontended => (u32::MAX, Note::Pair),
             Workload::Contended => (1, Note::Acquire),
             _ => (1, Note::Hold),
@@ -216,38 +165,22 @@ impl Options {
         if self.workload == Workload::Handover {
             latencies = handed_off.took;
         }
-        let per_s = tenth(pairs.iter().sum::<u64>() as f64 / elapsed);
-        let adds = self.workload == Workload::Counter;
         Line {
             store,
             workload: self.workload,
             clients: self.clients,
             processes: self.processes.min(self.clients),
-            pairs_per_s: (!adds).then_some(per_s),
-            adds_per_s: adds.then_some(per_s),
+            pairs_per_s: tenth(pairs.iter().sum::<u64>() as f64 / elapsed),
             p50_us: in_us(latencies.value_at_quantile(0.5)),
             p99_us: in_us(latencies.value_at_quantile(0.99)),
             max_us: in_us(latencies.max()),
             local_handoffs: self.local_handoffs,
             fairness: (1e3 * fairness(&pairs)).round() / 1e3,
             largest_deviation_percent: by_process.as_deref().map(largest_deviation_percent),
-            pairs_by_process: by_process.filter(|_| !adds),
+            pairs_by_process: by_process,
             overtaken: (self.workload == Workload::Handover).then_some(handed_off.overtaken),
         }
     }
-}
-
-/// The counter has what all have added, no more and no less.
-async fn is_exact(counter: &Counter, seen: &[Seen]) -> Result<()> {
-    let adds: u64 = seen.iter().flat_map(|seen| &seen.pairs).sum();
-    let value = counter.get().await?;
-    if u64::try_from(value) == Ok(adds) {
-        return Ok(());
-    }
-    let message = format!(
-        "the counter is at {value} after {adds} additions of 1, unless another bench used it meanwhile"
-    );
-    Err(Error::new(ErrorKind::Refused, message))
 }
 
 #[cfg(test)]
@@ -256,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    pub(super) fn options(url: &str, workload: Workload) -> Options {
+    fn options(url: &str, workload: Workload) -> Options {
         Options {
             url: url.to_owned(),
             workload,
@@ -275,16 +208,6 @@ mod tests {
         let error = options.run().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains("give --local-handoffs 8"), "{error}");
-    }
-
-    #[test]
-    fn hand_offs_are_of_locks_alone() {
-        for workload in [Workload::Counter, Workload::Latch, Workload::CountDowns] {
-            let options = Options { local_handoffs: Some(2), ..options("mem://", workload) };
-            let error = options.run().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-            assert!(error.to_string().contains(&workload.name()), "{error}");
-        }
     }
 
     #[test]
@@ -317,45 +240,14 @@ mod tests {
         }
     }
 
-    fn line(options: &Options) -> serde_json::Value {
-        serde_json::to_value(options.line("mem", &options.in_loops().unwrap())).unwrap()
-    }
-
     #[test]
     fn one_line_has_what_a_comparison_needs() {
         let options = Options { local_handoffs: Some(2), ..options("mem://", Workload::Handover) };
-        let line = line(&options);
+        let line = options.line("mem", &options.in_loops().unwrap());
+        let line = serde_json::to_value(line).unwrap();
         for key in ["pairs_per_s", "p50_us", "p99_us", "fairness"] {
             assert!(line[key].as_f64().unwrap() > 0.0, "{key} in {line}");
         }
         assert!(line["overtaken"].is_u64(), "{line}");
-    }
-
-    #[test]
-    fn additions_are_not_called_pairs() {
-        let line = line(&options("mem://", Workload::Counter));
-        assert!(line["adds_per_s"].as_f64().unwrap() > 0.0, "{line}");
-        assert!(line.get("pairs_per_s").is_none(), "{line}");
-    }
-
-    #[tokio::test]
-    async fn an_addition_too_many_or_too_few_is_an_error() {
-        let locks = fencelock::connect("mem://").await.unwrap();
-        let counter = locks.counter("bench-counter");
-        counter.add(7).await.unwrap();
-        let seen = |pairs: &[u64]| [Seen { pairs: pairs.to_vec(), ..Seen::default() }];
-        is_exact(&counter, &seen(&[3, 4])).await.unwrap();
-        for wrong in [&[3, 3][..], &[3, 5]] {
-            let error = is_exact(&counter, &seen(wrong)).await.unwrap_err();
-            assert!(error.to_string().contains("is at 7 after"), "{error}");
-        }
-    }
-
-    #[test]
-    fn cells_are_measured_only_in_a_store_with_cells() {
-        for workload in [Workload::Counter, Workload::Latch, Workload::CountDowns] {
-            let error = options("baseline:tokio-mutex", workload).run().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-        }
     }
 }

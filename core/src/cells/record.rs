@@ -164,16 +164,6 @@ impl Record {
     }
 }
 
-impl Content {
-    /// How many writes it took since the cell was created, for tools that measure; `None` if it was not
-    /// written by this library.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn writes(&self) -> Option<u64> {
-        Some(parse(&self.bytes)?.version)
-    }
-}
-
 fn foreign(message: &str) -> Error {
     Error::new(ErrorKind::Foreign, message)
 }
@@ -233,7 +223,6 @@ mod tests {
             assert_eq!(record.recent, stamps[..stamps.len().min(REMEMBERED)]);
             let content = record.clone().into_content(stamp);
             assert_eq!(Record::read(&content, Kind::Counter).unwrap().as_ref(), Some(&record));
-            assert_eq!(content.writes(), Some(write));
             before = Some(record);
         }
     }

@@ -1,9 +1,9 @@
-//! The clients of one process: each loops over its lock, or adds to the counter, and notes what it saw.
+//! The clients of one process: each loops over its lock, and notes what it saw.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock::{Counter, Error, ErrorKind, Lock, Locks, Reach, Result, Settings};
+use fencelock::{Error, ErrorKind, Lock, Locks, Reach, Result, Settings};
 use hdrhistogram::Histogram;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -92,31 +92,26 @@ impl LockSource {
         }
     }
 
-    /// The store; an error for a baseline, which has locks alone.
-    pub(super) fn store(&self) -> Result<&Locks> {
-        match self {
-            LockSource::Store(locks) => Ok(locks),
-            _ => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("{TOKIO_MUTEX} has locks, but neither counters nor latches"),
-            )),
-        }
-    }
-
-    pub(super) fn counter(&self) -> Result<Counter> {
-        Ok(self.store()?.counter("bench-counter"))
-    }
-
+    /// Runs each client in a task of its own.
     pub(crate) async fn drive(&self, load: Load) -> Result<Seen> {
-        let end = after(load.time);
+        let end = now() + u64::try_from(load.time.as_nanos()).unwrap_or(u64::MAX);
         let client = |client: u32| one_client(self.target(client, load.locks), load.note, end);
-        in_tasks(load.clients.map(client)).await
-    }
-
-    /// Has clients add to the counter, one at a time each.
-    pub(super) async fn add(&self, clients: u32, time: Duration) -> Result<Seen> {
-        let (counter, end) = (self.counter()?, after(time));
-        in_tasks((0..clients).map(|_| one_adder(counter.clone(), end))).await
+        let start = now();
+        let spawn = |client| AbortOnDropHandle::new(tokio::spawn(client));
+        let tasks: Vec<_> = load.clients.map(client).map(spawn).collect();
+        let mut seen = Seen::default();
+        let mut latencies = new_histogram();
+        for task in tasks {
+            let client = task.await.map_err(ended)??;
+            seen.pairs.push(client.pairs);
+            seen.holds.extend(client.holds);
+            let added = latencies.add(client.latencies);
+            debug_assert!(added.is_ok(), "histograms of one shape");
+        }
+        seen.elapsed = (now() - start) as f64 / 1e9;
+        let recorded = latencies.iter_recorded();
+        seen.latencies = recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect();
+        Ok(seen)
     }
 
     pub(crate) async fn close(&self) -> Result<()> {
@@ -128,36 +123,9 @@ impl LockSource {
     }
 }
 
-/// Runs each client in a task of its own.
-async fn in_tasks<F>(clients: impl Iterator<Item = F>) -> Result<Seen>
-where
-    F: Future<Output = Result<OneClient>> + Send + 'static,
-{
-    let start = now();
-    let tasks: Vec<_> =
-        clients.map(|client| AbortOnDropHandle::new(tokio::spawn(client))).collect();
-    let mut seen = Seen::default();
-    let mut latencies = new_histogram();
-    for task in tasks {
-        let client = task.await.map_err(ended)??;
-        seen.pairs.push(client.pairs);
-        seen.holds.extend(client.holds);
-        let added = latencies.add(client.latencies);
-        debug_assert!(added.is_ok(), "histograms of one shape");
-    }
-    seen.elapsed = (now() - start) as f64 / 1e9;
-    let recorded = latencies.iter_recorded();
-    seen.latencies = recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect();
-    Ok(seen)
-}
-
 /// Of a task that panicked.
-pub(super) fn ended(cause: tokio::task::JoinError) -> Error {
+fn ended(cause: tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Refused, "a client's task ended").caused_by(cause)
-}
-
-fn after(time: Duration) -> u64 {
-    now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 struct OneClient {
@@ -186,19 +154,6 @@ async fn one_client(target: Target, note: Note, end: u64) -> Result<OneClient> {
             Note::Acquire => seen.latencies.saturating_record(granted - asked),
             Note::Hold => seen.holds.push([asked, granted, released]),
         }
-    }
-}
-
-async fn one_adder(counter: Counter, end: u64) -> Result<OneClient> {
-    let mut seen = OneClient { pairs: 0, latencies: new_histogram(), holds: Vec::new() };
-    loop {
-        let called = now();
-        if called >= end {
-            return Ok(seen);
-        }
-        counter.add(1).await?;
-        seen.pairs += 1;
-        seen.latencies.saturating_record(now() - called);
     }
 }
 

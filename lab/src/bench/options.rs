@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Measures a store with one workload; prints one line of JSON.
 ///
-/// The locks are named `bench-0` and so on, after the URL's prefix, like a service's own; a counter is
-/// `bench-counter` and a latch `bench-latch`, which two runs on one store cannot use at once.
+/// The locks are named `bench-0` and so on, after the URL's prefix, like a service's own.
 /// What a free lock leaves for a while in any store stays: in Redis the key of the last fencing
 /// token, for an hour to a day; in ZooKeeper an empty node, for minutes; in files a directory.
 #[derive(clap::Args, Debug)]
@@ -50,12 +49,6 @@ pub(super) enum Workload {
     Handover,
     /// CLIENTS locks are held, and nothing else happens
     Held,
-    /// Each client adds 1 to one counter, whose value is checked at the end
-    Counter,
-    /// In rounds, all wait for one latch, which is then opened
-    Latch,
-    /// In rounds, each counts down one latch, all at the same instant
-    CountDowns,
 }
 
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
@@ -68,7 +61,7 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
 /// What one process saw, on the clock that all processes of a machine share.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
-    /// Pairs, or additions, of each client.
+    /// Pairs of each client.
     pub(crate) pairs: Vec<u64>,
     /// Latencies in nanoseconds, each with how often it was seen.
     pub(crate) latencies: Vec<(u64, u64)>,

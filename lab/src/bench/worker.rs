@@ -1,13 +1,12 @@
-//! The processes with the clients: this program, executed again. Each reports when it is connected, then
-//! answers each line of input with one line, until its input ends.
+//! The processes with the clients: this program, executed again. Each reports when it is connected, begins at
+//! a line of input, and prints what it saw.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use fencelock::{Error, ErrorKind, Result};
-use serde::de::DeserializeOwned;
 
-use super::options::Options;
+use super::options::{Options, Seen};
 
 /// The processes of one run, in the order in which they were started.
 pub(super) struct Workers(Vec<Worker>);
@@ -29,40 +28,28 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Writes a line to each.
-    pub(super) fn tell(&mut self, line: &str) -> Result<()> {
-        self.0.iter_mut().try_for_each(|worker| {
-            let input = worker.input.as_mut().ok_or_else(|| broken_worker("it has no input"))?;
-            writeln!(input, "{line}").map_err(broken_worker)
-        })
-    }
-
-    /// One line of each.
-    pub(super) fn lines(&mut self) -> Result<Vec<String>> {
-        self.0.iter_mut().map(Worker::line).collect()
-    }
-
-    pub(super) fn answers<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
-        let lines = self.lines()?;
-        lines.iter().map(|line| serde_json::from_str(line).map_err(broken_worker)).collect()
-    }
-
-    /// Ends their input, and waits for them.
-    pub(super) fn end(mut self) -> Result<()> {
+    /// Has them all begin, and returns what each saw.
+    pub(super) fn drive(mut self) -> Result<Vec<Seen>> {
         for worker in &mut self.0 {
-            worker.input = None;
+            writeln!(worker.input, "go").map_err(broken_worker)?;
         }
+        let lines = self.lines()?;
         for worker in &mut self.0 {
             worker.child.wait().map_err(broken_worker)?;
         }
-        Ok(())
+        lines.iter().map(|line| serde_json::from_str(line).map_err(broken_worker)).collect()
+    }
+
+    /// One line of each.
+    fn lines(&mut self) -> Result<Vec<String>> {
+        self.0.iter_mut().map(Worker::line).collect()
     }
 }
 
 /// Killed if it is not waited for.
 struct Worker {
     child: Child,
-    input: Option<ChildStdin>,
+    input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
@@ -81,7 +68,7 @@ impl Worker {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(broken_worker)?;
-        let input = child.stdin.take();
+        let input = child.stdin.take().ok_or_else(|| broken_worker("it has no input"))?;
         let output = child.stdout.take().ok_or_else(|| broken_worker("it has no output"))?;
         Ok(Worker { child, input, output: BufReader::new(output) })
     }
@@ -103,15 +90,12 @@ impl Drop for Worker {
     }
 }
 
-/// In a worker: the next line of input; `None` at its end.
-pub(super) fn read_line() -> Result<Option<String>> {
-    let mut line = String::new();
-    match std::io::stdin().lock().read_line(&mut line).map_err(broken_worker)? {
-        0 => Ok(None),
-        _ => Ok(Some(line.trim_end().to_owned())),
-    }
+/// In a worker: waits for the order to begin; `false` if the first process is gone.
+pub(super) fn may_begin() -> Result<bool> {
+    let read = std::io::stdin().lock().read_line(&mut String::new()).map_err(broken_worker)?;
+    Ok(read > 0)
 }
 
-pub(super) fn broken_worker(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+fn broken_worker(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Refused, "a bench process failed").caused_by(cause)
 }
