@@ -2,7 +2,6 @@
 //! checks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fencelock_core::{ErrorKind, Guard, Keep, Lock, Locks, LostReason};
@@ -66,23 +65,6 @@ pub(super) fn rules(context: &Context) -> Rules {
 /// Checks the history of [`contend`].
 pub(super) fn assert_history(context: &Context, events: Vec<Event>) {
     context.assert_history(events, rules(context));
-}
-
-/// A counter that loses updates unless a lock protects it.
-#[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Read, let others run, write.
-    pub(super) async fn count(&self) {
-        let count = self.0.load(Ordering::Relaxed);
-        tokio::task::yield_now().await;
-        self.0.store(count + 1, Ordering::Relaxed);
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Whether a try acquires `name`; if so, it is released again.

@@ -79,6 +79,16 @@ impl Context {
         self.client_with(|_| {}).await
     }
 
+    /// The name of a lock, and a client.
+    pub(crate) async fn lock_of_one(&self) -> (String, Locks) {
+        (self.name("lock"), self.client().await)
+    }
+
+    /// The name of a lock, and two clients.
+    pub(crate) async fn lock_of_two(&self) -> (String, Locks, Locks) {
+        (self.name("lock"), self.client().await, self.client().await)
+    }
+
     /// As [`client`](Context::client), with other parameters.
     pub async fn client_with(&self, change: impl FnOnce(&mut Params)) -> Locks {
         let mut params = self.base.clone();

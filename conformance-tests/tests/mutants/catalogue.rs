@@ -76,7 +76,6 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         &[
             Suite("exclusion::clients_exclude_each_other"),
             Suite("exclusion::no_two_holders_overlap_under_contention"),
-            Suite("exclusion::an_unprotected_counter_loses_no_update"),
             SeedsOfLeases,
         ],
     ),
@@ -155,13 +154,7 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::WaitersNotVerified, &[SeedsOfLeases]),
     (Mutant::SharedIsExclusive, &[Suite("modes::readers_hold_together")]),
     (Mutant::ReadersAlways, &[SeedsOfLeases]),
-    (
-        Mutant::PermitsCountedByClaims,
-        &[
-            Suite("modes::several_permits_are_taken_at_once"),
-            Suite("modes::permits_never_exceed_their_limit"),
-        ],
-    ),
+    (Mutant::PermitsCountedByClaims, &[Suite("modes::permits_never_exceed_their_limit")]),
     (Mutant::ModesApart, &[Suite("modes::all_modes_of_a_name_are_one_lock")]),
     (Mutant::NamesFoldCase, &[Suite("names::similar_names_are_different_locks")]),
     (Mutant::NamesCut, &[Suite("names::the_longest_names_differ_in_their_last_byte")]),

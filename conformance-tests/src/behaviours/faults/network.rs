@@ -46,8 +46,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
 
 /// Either the server's replies are lost, or the requests to it.
 async fn one_way(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     for direction in [NetworkFault::RequestsLost, NetworkFault::RepliesLost] {
         let lock = locks.lock(&name).ttl(SHORT_TTL);
         let guard = work::acquire_lock(&context, &lock).await;
@@ -88,8 +87,7 @@ async fn resets(context: Arc<Context>) {
 /// The validity of a guard is the rest of the lease when the reply arrives; after the lease there
 /// is none.
 async fn near_the_promise(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let promise = match context.profile().liveness {
         Liveness::Session(session) => session,
         _ => SHORT_TTL,

@@ -31,8 +31,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     }),
     behaviour(GROUP, "processes_are_served_in_arrival_order", ORDERED, |c| Box::pin(order(c))),
     // Fault 1
-    behaviour(GROUP, "a_killed_holder_frees_its_lock", NEEDS, |c| Box::pin(killed(c))),
-    // Fault 1
     behaviour(GROUP, "a_crashed_holder_frees_its_lock", NEEDS, |c| Box::pin(crashed(c))),
     // Fault 5
     behaviour(GROUP, "a_killed_waiter_is_passed_over", NEEDS, |c| Box::pin(killed_waiter(c))),
@@ -49,10 +47,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 34
     behaviour(GROUP, "a_clients_clock_that_jumps_changes_nothing", CLOCK, |c| {
         Box::pin(clock_jumps(c))
-    }),
-    // Fault 1
-    behaviour(GROUP, "a_stale_write_from_a_dead_process_is_rejected", NEEDS, |c| {
-        Box::pin(register(c))
     }),
 ];
 
@@ -77,8 +71,7 @@ async fn freed(context: &Context, name: &str, how: How) -> Guard {
 }
 
 async fn exclude(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let (one, two) = (context.peer().await, context.peer().await);
     acquires(&context, &one, &name, How::Exclusive).await;
     work::assert_busy(&context, &locks, &name).await;
@@ -185,8 +178,7 @@ async fn counter_with_kills(context: Arc<Context>) {
 }
 
 async fn order(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let holder = context.acquire(&locks, &name).await;
     let mut waiting = Vec::new();
     for index in 0..4 {
@@ -207,18 +199,8 @@ async fn order(context: Arc<Context>) {
     }
 }
 
-async fn killed(context: Arc<Context>) {
-    let name = context.name("lock");
-    let mut peer = context.peer().await;
-    acquires(&context, &peer, &name, How::Exclusive).await;
-    peer.kill().await.expect("killed");
-    let next = freed(&context, &name, How::Exclusive).await;
-    context.release(next).await;
-}
-
 async fn crashed(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let mut peer = context.peer().await;
     acquires(&context, &peer, &name, How::Exclusive).await;
     // A waiter that is already queued is woken as fast as a later one.
@@ -233,8 +215,7 @@ async fn crashed(context: Arc<Context>) {
 }
 
 async fn killed_waiter(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let holder = context.acquire(&locks, &name).await;
     let peer = Arc::new(context.peer().await);
     let (asked, wanted) = (peer.clone(), name.clone());
@@ -273,8 +254,7 @@ async fn permits(context: Arc<Context>) {
 }
 
 async fn nap(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let peer = context.peer().await;
     // With the usual TTL, of which the nap is a small part.
     let acquired = peer.acquire(SLOT, &name, How::Exclusive);
@@ -294,8 +274,7 @@ async fn nap(context: Arc<Context>) {
 
 /// Where silence frees a lock, it is lost before it is checked; otherwise it stays held.
 async fn stopped(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let peer = context.peer().await;
     acquires(&context, &peer, &name, How::Exclusive).await;
     context.soon("it is frozen", peer.freeze()).await.expect("frozen");
@@ -325,8 +304,7 @@ async fn stopped(context: Arc<Context>) {
 /// never reported as held while another client holds it.
 async fn starved(context: Arc<Context>) {
     const WHOLE: Duration = Duration::from_secs(3);
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let peer = context.peer().await;
     let old = acquires(&context, &peer, &name, How::Exclusive).await;
     let waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
@@ -355,8 +333,7 @@ async fn starved(context: Arc<Context>) {
 /// No decision about holders may use a client's wall clock.
 async fn clock_jumps(context: Arc<Context>) {
     const HOUR: i64 = 3600;
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let (peer, clock) = context.peer_with_clock().await;
     let right = context.soon("it reports its time", peer.wall_clock()).await.expect("a time");
     for hours in [1_i64, -1, 24, 0] {
@@ -376,21 +353,4 @@ async fn clock_jumps(context: Arc<Context>) {
         assert!(next.fencing_token().get() > old, "by its clock");
         context.release(next).await;
     }
-}
-
-/// The register is a process of its own, like a database; the write arrives after the end of its
-/// sender.
-async fn register(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (mut holder, register) = (context.peer().await, context.peer().await);
-    let old = acquires(&context, &holder, &name, How::Exclusive).await;
-    holder.kill().await.expect("killed");
-    let next = freed(&context, &name, How::Exclusive).await;
-    let new = next.fencing_token().get();
-    assert!(new > old, "token {new} was granted after token {old}");
-    for (token, value, taken) in [(new, 2, true), (old, 1, false), (new, 3, true)] {
-        let wrote = register.ask(Want::Write { token, value });
-        assert_eq!(context.soon("the register answers", wrote).await, Ok(Answer::Is(taken)));
-    }
-    context.release(next).await;
 }

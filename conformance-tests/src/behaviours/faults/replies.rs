@@ -51,8 +51,7 @@ async fn lose_next(context: &Context) {
 }
 
 async fn grant(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for how in work::single_modes(&context) {
         lose_next(&context).await;
         let guard = work::acquire(&context, &one, &name, how).await;
@@ -76,8 +75,7 @@ async fn grant(context: Arc<Context>) {
 /// The repeated request may extend the lease in the store, or leave it; the holder must not count a
 /// lease that the store did not extend from the repetition.
 async fn lease(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let ttl = context.patience().min(Duration::from_secs(4));
     lose_next(&context).await;
     let lock = one.lock(&name).fixed_lease(ttl);
@@ -103,8 +101,7 @@ async fn lease(context: Arc<Context>) {
 
 /// Otherwise it waits for its own orphaned queue entry (go-zookeeper #229).
 async fn place(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let holder = context.acquire(&one, &name).await;
     lose_next(&context).await;
     let waiter = work::spawn_waiter(&two, &name, How::Exclusive);
@@ -116,8 +113,7 @@ async fn place(context: Arc<Context>) {
 
 /// redisson #4871: "not yours", although it had worked; etcd #22082: a repeat freed the next one.
 async fn release(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for _ in 0..3 {
         let guard = context.acquire(&one, &name).await;
         let next = work::spawn_waiter(&two, &name, How::Exclusive);
@@ -132,8 +128,7 @@ async fn release(context: Arc<Context>) {
 }
 
 async fn renewal(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.lock(&name).ttl(context.patience().min(Duration::from_secs(6)));
     let guard = work::acquire_lock(&context, &lock).await;
     for _ in 0..3 {
@@ -147,8 +142,7 @@ async fn renewal(context: Arc<Context>) {
 }
 
 async fn dropped(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     lose_next(&context).await;
     let waiter = work::spawn_waiter(&one, &name, How::Exclusive);
     tokio::task::yield_now().await;

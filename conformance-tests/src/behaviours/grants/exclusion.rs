@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, Counter, SHORT_TTL};
+use crate::behaviours::work::{self, SHORT_TTL};
 use crate::history::{What, Worker};
 use crate::how::How;
 use crate::suite::Behaviour;
@@ -20,25 +20,14 @@ const GROUP: &str = "exclusion";
 const LEASE: &[Need] = &[Need::Lease];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "tasks_of_one_client_exclude_each_other", &[], |c| Box::pin(tasks(c))),
     behaviour(GROUP, "clients_exclude_each_other", &[], |c| Box::pin(clients(c))),
-    behaviour(GROUP, "an_unprotected_counter_loses_no_update", &[], |c| Box::pin(counter(c))),
     behaviour(GROUP, "a_held_lock_is_busy_for_all_clients", &[], |c| Box::pin(busy(c))),
     behaviour(GROUP, "clients_that_connected_at_different_times_exclude_each_other", LEASE, |c| {
         Box::pin(later(c))
     }),
-    behaviour(GROUP, "different_locks_do_not_exclude_each_other", &[], |c| Box::pin(different(c))),
     behaviour(GROUP, "no_two_holders_overlap_under_contention", &[], |c| Box::pin(restless(c))),
     behaviour(GROUP, "many_locks_are_contended_at_once", &[], |c| Box::pin(many(c))),
 ];
-
-async fn tasks(context: Arc<Context>) {
-    let name = context.name("one");
-    let locks = context.client().await;
-    let clients = vec![locks; 8];
-    let events = work::contend(&context, clients, &name, 30, |_| How::Exclusive).await;
-    work::assert_history(&context, events);
-}
 
 async fn clients(context: Arc<Context>) {
     let name = context.name("one");
@@ -48,28 +37,6 @@ async fn clients(context: Arc<Context>) {
     }
     let events = work::contend(&context, clients, &name, 30, |_| How::Exclusive).await;
     work::assert_history(&context, events);
-}
-
-async fn counter(context: Arc<Context>) {
-    let name = context.name("counter");
-    let counter = Arc::new(Counter::default());
-    let mut tasks = JoinSet::new();
-    for _ in 0..4 {
-        let locks = context.client().await;
-        for _ in 0..2 {
-            let (locks, name, counter) = (locks.clone(), name.clone(), counter.clone());
-            tasks.spawn(async move {
-                for _ in 0..25 {
-                    let guard = locks.lock(&name).acquire().await.expect("acquired");
-                    counter.count().await;
-                    guard.release().await.expect("released");
-                }
-            });
-        }
-    }
-    context.within(context.patience() * 4, "all tasks have counted", tasks.join_all()).await;
-    let count = counter.get();
-    context.assert_final(count == 200, || format!("{count} of 200 updates: some were lost"));
 }
 
 /// The lock is the guard's: neither the same task, nor the same `Lock`, nor any other client gets it
@@ -102,18 +69,6 @@ async fn later(context: Arc<Context>) {
         context.assert_final(!(free && guard.is_held()), || {
             "two clients that connected at different times both hold the lock".to_owned()
         });
-        context.release(guard).await;
-    }
-}
-
-async fn different(context: Arc<Context>) {
-    let locks = context.client().await;
-    let mut guards = Vec::new();
-    for index in 0..20 {
-        guards.push(context.acquire(&locks, &context.name(&format!("lock {index}"))).await);
-    }
-    assert!(guards.iter().all(fencelock_core::Guard::is_held));
-    for guard in guards {
         context.release(guard).await;
     }
 }

@@ -24,7 +24,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "readers_hold_together", SHARED, |c| Box::pin(readers(c))),
     behaviour(GROUP, "readers_and_writers_exclude_each_other", SHARED, |c| Box::pin(writers(c))),
     behaviour(GROUP, "readers_cannot_starve_a_writer", FAIR_SHARED, |c| Box::pin(starved(c))),
-    behaviour(GROUP, "writer_reader_writer_take_turns", SHARED, |c| Box::pin(turns(c))),
     behaviour(GROUP, "readers_after_a_writer_are_granted_together", SHARED, |c| {
         Box::pin(together(c))
     }),
@@ -32,7 +31,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
         Box::pin(dead_reader(c))
     }),
     behaviour(GROUP, "permits_never_exceed_their_limit", PERMITS, |c| Box::pin(limit(c))),
-    behaviour(GROUP, "several_permits_are_taken_at_once", PERMITS, |c| Box::pin(several(c))),
     behaviour(GROUP, "a_big_request_is_not_starved", FAIR_PERMITS, |c| Box::pin(big(c))),
     behaviour(GROUP, "one_release_wakes_all_waiters_that_fit", PERMITS, |c| Box::pin(wakes_all(c))),
     behaviour(GROUP, "each_claim_is_measured_by_its_own_limit", PERMITS, |c| Box::pin(mixed(c))),
@@ -40,11 +38,9 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
         Box::pin(lost_permits(c))
     }),
     behaviour(GROUP, "all_modes_of_a_name_are_one_lock", &[], |c| Box::pin(one_lock(c))),
-    behaviour(GROUP, "all_modes_contend_for_one_lock", BOTH, |c| Box::pin(mixture(c))),
     behaviour(GROUP, "a_mode_the_store_lacks_is_refused", &[], |c| Box::pin(lacking(c))),
 ];
 
-const BOTH: &[Need] = &[Need::Shared, Need::Permits];
 const DEAD_READER: &[Need] = &[Need::Shared, Need::Silence];
 const LOST_PERMITS: &[Need] = &[Need::Permits, Need::Silence];
 
@@ -53,8 +49,7 @@ const fn permits(n: u32, limit: u32) -> How {
 }
 
 async fn readers(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let mut guards = Vec::new();
     for locks in [&one, &two, &one, &two] {
         guards.push(work::acquire(&context, locks, &name, How::Shared).await);
@@ -68,8 +63,7 @@ async fn readers(context: Arc<Context>) {
 }
 
 async fn writers(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = work::acquire(&context, &one, &name, How::Exclusive).await;
     assert!(
         !work::is_free(&context, &two, &name, How::Shared).await,
@@ -87,8 +81,7 @@ async fn writers(context: Arc<Context>) {
 
 /// Reads begin before others end, for as long as the writer waits: only a queue lets it in.
 async fn starved(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let first = work::acquire(&context, &one, &name, How::Shared).await;
     let writer = work::spawn_waiter(&two, &name, How::Exclusive);
     context.until_queued(&one, &name, 1).await;
@@ -103,29 +96,8 @@ async fn starved(context: Arc<Context>) {
     context.release(reader).await;
 }
 
-/// kazoo #649: this order never ended.
-async fn turns(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let first = work::acquire(&context, &locks, &name, How::Exclusive).await;
-    let mut waiters = Vec::new();
-    for (index, how) in [How::Shared, How::Exclusive, How::Shared].into_iter().enumerate() {
-        waiters.push(work::spawn_waiter(&locks, &name, how));
-        context.until_queued(&locks, &name, index + 1).await;
-    }
-    context.release(first).await;
-    let ending = async {
-        for waiter in waiters {
-            let guard = waiter.await.expect("no panic").expect("granted");
-            guard.release().await.expect("released");
-        }
-    };
-    context.soon("reader, writer and reader had their turns", ending).await;
-}
-
 async fn together(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = work::acquire(&context, &one, &name, How::Exclusive).await;
     let mut waiters = Vec::new();
     for (index, locks) in [&one, &two, &one, &two].into_iter().enumerate() {
@@ -174,8 +146,7 @@ async fn dead_reader(context: Arc<Context>) {
 }
 
 async fn limit(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let clients = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let how = |index| permits(1 + u32::try_from(index).unwrap_or(0) % 3, 4);
     let events = work::contend(&context, clients.collect(), &name, 20, how).await;
@@ -188,29 +159,9 @@ async fn limit(context: Arc<Context>) {
     context.release(all).await;
 }
 
-async fn several(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let three = work::acquire(&context, &one, &name, permits(3, 5)).await;
-    assert!(
-        !work::is_free(&context, &two, &name, permits(3, 5)).await,
-        "six of five permits are held"
-    );
-    let rest = work::acquire(&context, &two, &name, permits(2, 5)).await;
-    assert!(
-        !work::is_free(&context, &two, &name, permits(1, 5)).await,
-        "six of five permits are held"
-    );
-    context.release(three).await;
-    let again = work::acquire(&context, &two, &name, permits(3, 5)).await;
-    context.release(again).await;
-    context.release(rest).await;
-}
-
 /// Later small requests do not overtake a big one.
 async fn big(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let small = work::acquire(&context, &one, &name, permits(1, 4)).await;
     let big = work::spawn_waiter(&two, &name, permits(4, 4));
     context.until_queued(&one, &name, 1).await;
@@ -227,8 +178,7 @@ async fn big(context: Arc<Context>) {
 
 /// redisson #6664: waiters for permits were never woken.
 async fn wakes_all(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let mut slow = 0;
     for _ in 0..8 {
         let all = work::acquire(&context, &one, &name, permits(3, 3)).await;
@@ -254,8 +204,7 @@ async fn wakes_all(context: Arc<Context>) {
 
 /// So a limit changes by claiming with another one.
 async fn mixed(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let old = work::acquire(&context, &one, &name, permits(2, 2)).await;
     assert!(
         !work::is_free(&context, &two, &name, permits(1, 2)).await,
@@ -299,8 +248,7 @@ async fn lost_permits(context: Arc<Context>) {
 }
 
 async fn one_lock(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let modes = context.profile().modes;
     let mut ways = vec![How::Exclusive];
     ways.extend(modes.shared.then_some(How::Shared));
@@ -322,20 +270,8 @@ async fn one_lock(context: Arc<Context>) {
     }
 }
 
-async fn mixture(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let clients = (0..9).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
-    let ways = [How::Exclusive, How::Shared, permits(1, 2), permits(2, 3), How::Shared];
-    let events =
-        work::contend(&context, clients.collect(), &name, 20, |index| ways[index % ways.len()])
-            .await;
-    work::assert_history(&context, events);
-}
-
 async fn lacking(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let modes = context.profile().modes;
     for (has, how) in [(modes.shared, How::Shared), (modes.permits, permits(1, 2))] {
         let lock = how.lock(&locks, &name);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencelock_core::{ErrorKind, LostReason};
+use fencelock_core::ErrorKind;
 
 use crate::behaviours::behaviour;
 use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
@@ -17,8 +17,6 @@ const GROUP: &str = "ownership";
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "release_frees_the_lock", &[], |c| Box::pin(release(c))),
     // Fault 48
-    behaviour(GROUP, "release_after_a_loss_is_not_held", &[], |c| Box::pin(after_loss(c))),
-    // Fault 48
     behaviour(GROUP, "a_stale_release_does_not_free_a_successor", &[], |c| Box::pin(stale(c))),
     // Fault 48
     behaviour(GROUP, "a_stale_drop_does_not_free_a_successor", &[], |c| Box::pin(stale_drop(c))),
@@ -31,16 +29,11 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "drop_on_a_plain_thread_releases", &[], |c| Box::pin(plain_thread(c))),
     // Fault 46
     behaviour(GROUP, "a_guard_outlives_its_runtime_without_harm", &[], |c| Box::pin(no_runtime(c))),
-    // Fault 47
-    behaviour(GROUP, "a_panic_while_holding_releases", &[], |c| Box::pin(panics(c))),
-    behaviour(GROUP, "each_acquisition_is_an_owner_of_its_own", &[], |c| Box::pin(owners(c))),
-    behaviour(GROUP, "a_guard_can_be_moved_to_another_task", &[], |c| Box::pin(travels(c))),
     behaviour(GROUP, "a_release_frees_only_its_own_lock", &[], |c| Box::pin(only_own(c))),
 ];
 
 async fn release(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for how in work::single_modes(&context) {
         for locks in [&one, &two, &one] {
             let guard = work::acquire(&context, locks, &name, how).await;
@@ -50,20 +43,10 @@ async fn release(context: Arc<Context>) {
     }
 }
 
-async fn after_loss(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let lock = locks.lock(&name).hold_at_most(BRIEFLY);
-    let guard = work::acquire_lock(&context, &lock).await;
-    assert_eq!(work::until_lost(&context, &guard).await, LostReason::HoldLimit);
-    work::release_is_not_held(&context, guard).await;
-}
-
 /// The proof of ownership is the acquisition's, not the process's or the `Lock`'s
 /// (distributed-lock 0.2 freed a successor).
 async fn stale(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for successor in [&one, &two] {
         let lock = one.lock(&name).hold_at_most(BRIEFLY);
         let old = work::acquire_lock(&context, &lock).await;
@@ -77,8 +60,7 @@ async fn stale(context: Arc<Context>) {
 }
 
 async fn stale_drop(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.lock(&name).hold_at_most(BRIEFLY);
     let old = work::acquire_lock(&context, &lock).await;
     work::until_lost(&context, &old).await;
@@ -119,8 +101,7 @@ async fn thawed(context: Arc<Context>) {
 }
 
 async fn dropped(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for how in work::single_modes(&context) {
         let guard = work::acquire(&context, &one, &name, how).await;
         let waiter = work::spawn_waiter(&two, &name, how);
@@ -132,8 +113,7 @@ async fn dropped(context: Arc<Context>) {
 }
 
 async fn plain_thread(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let guard = context.acquire(&locks, &name).await;
     let thread = std::thread::spawn(move || drop(guard));
     let next = context.acquire(&locks, &name).await;
@@ -161,51 +141,6 @@ async fn no_runtime(context: Arc<Context>) {
     let lock = two.lock(&name);
     let next = context.within(bound, "its lock becomes free", lock.acquire()).await;
     context.release(next.expect("granted")).await;
-}
-
-async fn panics(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let guard = context.acquire(&locks, &name).await;
-    let task = tokio::spawn(async move {
-        let _guard = guard;
-        // Unwinds without the panic hook: this one is not a failure.
-        std::panic::resume_unwind(Box::new("on purpose"));
-    });
-    assert!(task.await.expect_err("it panicked").is_panic());
-    let next = context.acquire(&locks, &name).await;
-    context.release(next).await;
-}
-
-async fn owners(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let lock = locks.lock(&name);
-    let first = work::acquire_lock(&context, &lock).await;
-    let second = {
-        let lock = lock.clone();
-        tokio::spawn(async move { lock.acquire().await })
-    };
-    context.until_queued(&locks, &name, 1).await;
-    let token = first.fencing_token();
-    context.release(first).await;
-    let second = context.until_granted("the second acquisition is granted", second).await;
-    assert_ne!(second.fencing_token(), token, "two acquisitions are one owner");
-    work::assert_busy(&context, &locks, &name).await;
-    context.release(second).await;
-}
-
-async fn travels(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let guard = Arc::new(context.acquire(&locks, &name).await);
-    let shared = guard.clone();
-    let held = tokio::spawn(async move { shared.is_held() }).await.expect("no panic");
-    assert!(held);
-    let guard = Arc::into_inner(guard).expect("the task has ended");
-    let released = tokio::spawn(async move { guard.release().await });
-    context.soon("another task releases", released).await.expect("no panic").expect("released");
-    assert!(work::is_free(&context, &locks, &name, How::Exclusive).await);
 }
 
 async fn only_own(context: Arc<Context>) {

@@ -46,8 +46,7 @@ fn assert_rises(context: &Context, last: &mut Option<FencingToken>, next: Fencin
 }
 
 async fn rise(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let mut last = None;
     for locks in [&one, &two, &two, &one, &one] {
         let guard = context.acquire(locks, &name).await;
@@ -62,8 +61,7 @@ async fn rise(context: Arc<Context>) {
 }
 
 async fn losses(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let mut last = None;
     for locks in [&one, &two, &one] {
         let lock = locks.lock(&name).hold_at_most(BRIEFLY);
@@ -99,8 +97,7 @@ async fn all_left(context: Arc<Context>) {
 }
 
 async fn modes(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let modes = context.profile().modes;
     let mut last = None;
     let others = [
@@ -117,16 +114,14 @@ async fn modes(context: Arc<Context>) {
 }
 
 async fn unique(context: Arc<Context>, how: How) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let clients = (0..8).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let events = work::contend(&context, clients.collect(), &name, 20, |_| how).await;
     work::assert_history(&context, events);
 }
 
 async fn constant(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
     let guard = work::acquire_lock(&context, &lock).await;
     let (token, until) = (guard.fencing_token(), guard.valid_until());
@@ -159,8 +154,7 @@ async fn epochs(context: Arc<Context>) {
 /// A holder that ignores its loss: the register that checks rejects it; the one that does not
 /// shows the damage, which proves that the case is real.
 async fn register(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let (checking, trusting) = (ProtectedRegister::checking(), ProtectedRegister::trusting());
     let (mut old, mut new) = (Worker::new(), Worker::new());
     let lock = one.lock(&name).hold_at_most(BRIEFLY);
@@ -190,8 +184,7 @@ async fn register(context: Arc<Context>) {
 }
 
 async fn data(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let mut last = None;
     for _ in 0..3 {
         let lock = locks.lock(&name).ttl(work::SHORT_TTL);

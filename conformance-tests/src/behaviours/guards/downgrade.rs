@@ -52,7 +52,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     }),
     behaviour(GROUP, "a_downgrade_after_a_loss_is_a_loss", EXPIRE, |c| Box::pin(lost(c))),
     behaviour(GROUP, "a_second_downgrade_changes_nothing", NEEDS, |c| Box::pin(twice(c))),
-    behaviour(GROUP, "readers_have_nothing_to_downgrade", NEEDS, |c| Box::pin(reader(c))),
     behaviour(GROUP, "other_guards_have_no_downgrade", &[], |c| Box::pin(others(c))),
     behaviour(GROUP, "an_owner_downgrades_its_only_guard", NEEDS, |c| Box::pin(owner(c))),
     behaviour(GROUP, "a_downgraded_writer_is_shown_as_a_reader", NEEDS, |c| Box::pin(shown(c))),
@@ -75,8 +74,7 @@ async fn downgrade(context: &Context, guard: &Guard) {
 }
 
 async fn readers(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = write(&context, &one, &name).await;
     assert!(!work::is_free(&context, &two, &name, How::Shared).await, "a writer is alone");
     downgrade(&context, &writer).await;
@@ -91,8 +89,7 @@ async fn readers(context: Arc<Context>) {
 }
 
 async fn writers(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = write(&context, &one, &name).await;
     downgrade(&context, &writer).await;
     assert!(!work::is_free(&context, &two, &name, How::Exclusive).await);
@@ -187,8 +184,7 @@ async fn stress(context: Arc<Context>) {
 }
 
 async fn token(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = write(&context, &one, &name).await;
     let token = writer.fencing_token();
     downgrade(&context, &writer).await;
@@ -205,8 +201,7 @@ async fn token(context: Arc<Context>) {
 }
 
 async fn renewed(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.rw_lock(&name).write().ttl(SHORT_TTL);
     let writer = work::acquire_lock(&context, &lock).await;
     downgrade(&context, &writer).await;
@@ -218,8 +213,7 @@ async fn renewed(context: Arc<Context>) {
 }
 
 async fn reply(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = write(&context, &one, &name).await;
     context.inject_fault(NetworkFault::ReplyDropped).await;
     downgrade(&context, &writer).await;
@@ -230,8 +224,7 @@ async fn reply(context: Arc<Context>) {
 }
 
 async fn unanswered(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = write(&context, &one, &name).await;
     context.inject_fault(NetworkFault::CutOff).await;
     let mut asking = Box::pin(writer.downgrade());
@@ -257,8 +250,7 @@ async fn unanswered(context: Arc<Context>) {
 }
 
 async fn dropped(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for polls in 0.. {
         let writer = write(&context, &one, &name).await;
         let done = DroppedAfter::polls(polls, writer.downgrade()).await;
@@ -276,8 +268,7 @@ async fn dropped(context: Arc<Context>) {
 }
 
 async fn lost(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = write(&context, &one, &name).await;
     context.store().expire(&name).await.expect("the store forgets it");
     let usurper = write(&context, &two, &name).await;
@@ -291,8 +282,7 @@ async fn lost(context: Arc<Context>) {
 }
 
 async fn twice(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = write(&context, &one, &name).await;
     let both = async { tokio::join!(writer.downgrade(), writer.downgrade()) };
     let (first, second) = context.soon("both answer", both).await;
@@ -300,21 +290,13 @@ async fn twice(context: Arc<Context>) {
     second.expect("downgraded");
     downgrade(&context, &writer).await;
     let reader = read(&context, &two, &name).await;
+    reader.downgrade().now_or_never().expect("no request").expect("it reads already");
     context.release(writer).await;
     context.release(reader).await;
 }
 
-async fn reader(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let reader = read(&context, &locks, &name).await;
-    reader.downgrade().now_or_never().expect("no request").expect("it reads already");
-    context.release(reader).await;
-}
-
 async fn others(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let guard = context.acquire(&locks, &name).await;
     let error = guard.downgrade().now_or_never().expect("no request").expect_err("not a writer");
     assert_kind(&error, ErrorKind::InvalidArgument);
@@ -352,8 +334,7 @@ async fn owner(context: Arc<Context>) {
 }
 
 async fn shown(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.rw_lock(&name).write().label("the writer");
     let writer = context.soon("a writer", lock.acquire()).await.expect("acquired");
     downgrade(&context, &writer).await;
@@ -371,8 +352,7 @@ async fn shown(context: Arc<Context>) {
 }
 
 async fn evicted(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let writer = write(&context, &one, &name).await;
     downgrade(&context, &writer).await;
     let seen = context.soon("a snapshot", two.inspect(&name)).await.expect("seen");

@@ -72,8 +72,7 @@ async fn lost(context: Arc<Context>) {
 }
 
 async fn evicted(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let wanted = lock(&one, &name).ttl(SHORT_TTL);
     let guard = context.soon("a turn", wanted.acquire()).await.expect("acquired");
     let mut waiters = JoinSet::new();
@@ -103,8 +102,7 @@ async fn token_of_a_turn(lock: Lock) -> FencingToken {
 }
 
 async fn killed(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let peer = Arc::new(context.peer().await);
     let want = |slot| Want::Acquire {
         slot,
@@ -140,8 +138,7 @@ async fn killed(context: Arc<Context>) {
 
 /// A turn that ends too late must not begin the next one.
 async fn frozen(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let frozen_runtime = FrozenRuntime::new();
     let frozen_client = context.client_on(&frozen_runtime).await;
     let wanted = lock(&frozen_client, &name).ttl(SHORT_TTL);
@@ -182,8 +179,7 @@ async fn frozen(context: Arc<Context>) {
 
 /// Turns before and after each loss; later tokens are also above those that no turn used.
 async fn data(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     // As many as a store reserves at most.
     let most = context.profile().max_local_handoffs.min(1_024);
     let wanted = locks.lock(&name).local_handoffs(most).ttl(SHORT_TTL);

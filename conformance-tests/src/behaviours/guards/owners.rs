@@ -49,7 +49,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_forgotten_inner_guard_with_a_limit_frees_the_lock", &[], |c| {
         Box::pin(forgotten(c))
     }),
-    behaviour(GROUP, "a_panic_in_an_inner_scope_keeps_the_outer", &[], |c| Box::pin(panicked(c))),
     behaviour(GROUP, "a_close_ends_all_guards_of_an_owner", &[], |c| Box::pin(closed(c))),
     behaviour(GROUP, "a_wait_for_oneself_is_told", &[], |c| Box::pin(told(c))),
 ];
@@ -238,8 +237,7 @@ async fn permits(context: Arc<Context>) {
 }
 
 async fn two_owners(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let (one, two) = (Owner::new(), Owner::new());
     let guard = acquire(&context, &locks, &name, &one).await;
     for lock in [locks.lock(&name).owned_by(&two), locks.lock(&name)] {
@@ -279,21 +277,6 @@ async fn forgotten(context: Arc<Context>) {
     context.release(next).await;
 }
 
-async fn panicked(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two, owner) = (context.client().await, context.client().await, Owner::new());
-    let outer = acquire(&context, &one, &name, &owner).await;
-    let inner = acquire(&context, &one, &name, &owner).await;
-    let panicking = tokio::spawn(async move {
-        let _inner = inner;
-        std::panic::resume_unwind(Box::new("in the inner scope"));
-    });
-    assert!(context.soon("the task ends", panicking).await.is_err());
-    assert!(outer.is_held());
-    work::assert_busy(&context, &two, &name).await;
-    context.release(outer).await;
-}
-
 async fn closed(context: Arc<Context>) {
     let name = context.name("lock");
     let (locks, owner) = (context.client().await, Owner::new());
@@ -310,8 +293,7 @@ async fn closed(context: Arc<Context>) {
 }
 
 async fn told(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let guard = context.acquire(&one, &name).await;
     for limit in [Duration::ZERO, work::SHORT_WAIT] {
         let again = one.lock(&name).wait_at_most(limit);

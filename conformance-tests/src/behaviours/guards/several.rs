@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::{All, ErrorKind, Guards, Lock, Locks, LostReason, Mode, Owner, Result, all};
+use fencelock_core::{All, ErrorKind, Guards, Lock, Locks, LostReason, Mode, Result, all};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use tokio::task::{JoinHandle, JoinSet};
@@ -45,7 +45,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "dropped_anywhere_work_under_several_leaves_nothing", &[], |c| {
         Box::pin(work_dropped(c))
     }),
-    behaviour(GROUP, "several_locks_of_an_owner_are_entered_again", &[], |c| Box::pin(owned(c))),
     behaviour(GROUP, "two_stores_need_a_limit", &[], |c| Box::pin(two_stores(c))),
     behaviour(GROUP, "money_that_moves_between_accounts_is_conserved", &[], |c| Box::pin(money(c))),
 ];
@@ -153,8 +152,7 @@ async fn twice(context: Arc<Context>) {
 }
 
 async fn reader_and_writer(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.rw_lock(&name);
     for given in [[lock.read(), lock.write()], [lock.write(), lock.read()]] {
         let guards = context.soon("acquired", all(given).acquire()).await.expect("acquired");
@@ -169,8 +167,7 @@ async fn reader_and_writer(context: Arc<Context>) {
 }
 
 async fn permits_twice(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let permits = [locks.semaphore(&name, 3), locks.semaphore(&name, 3)];
     let error = context.soon("an answer", all(permits).acquire()).await.expect_err("refused");
     work::assert_kind(&error, ErrorKind::InvalidArgument);
@@ -354,18 +351,6 @@ async fn work_dropped(context: Arc<Context>) {
         }
     })
     .await;
-}
-
-async fn owned(context: Arc<Context>) {
-    let names = names(&context, 2);
-    let (locks, owner) = (context.client().await, Owner::new());
-    let several = all(names.iter().map(|name| locks.lock(name).owned_by(&owner)));
-    let outer = context.soon("acquired", several.acquire()).await.expect("acquired");
-    let inner = context.soon("entered again", several.acquire()).await.expect("acquired");
-    assert_eq!(outer[1].fencing_token(), inner[1].fencing_token());
-    context.soon("released", outer.release()).await.expect("released");
-    assert!(inner.is_held());
-    context.soon("released", inner.release()).await.expect("released");
 }
 
 async fn two_stores(context: Arc<Context>) {

@@ -19,6 +19,7 @@ const GROUP: &str = "work_under_a_lock";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "it_releases_whatever_the_work_returns", &[], |c| Box::pin(returns(c))),
+    // Fault 47
     behaviour(GROUP, "a_panic_in_the_work_releases", &[], |c| Box::pin(panics(c))),
     behaviour(GROUP, "a_loss_drops_the_work", &[], |c| Box::pin(lost(c))),
     behaviour(
@@ -31,8 +32,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
 ];
 
 async fn returns(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for wanted in [Ok(1), Err("no")] {
         let lock = one.lock(&name);
         let returned = lock.with(async |guard| {
@@ -47,8 +47,7 @@ async fn returns(context: Arc<Context>) {
 }
 
 async fn panics(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let lock = locks.lock(&name);
     let panicking = tokio::spawn(async move {
         lock.with(async |_| std::panic::resume_unwind(Box::new("in the work"))).await
@@ -59,8 +58,7 @@ async fn panics(context: Arc<Context>) {
 
 /// By its limit, so that every store can.
 async fn lost(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let lock = locks.lock(&name).hold_at_most(Duration::from_millis(100));
     let works = lock.with(async |_| std::future::pending::<()>().await);
     let error = context.soon("the work is dropped", works).await.expect_err("lost");
@@ -88,8 +86,7 @@ async fn silent(context: Arc<Context>) {
 }
 
 async fn dropped(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let make = async || {
         let lock = locks.lock(&name);
         ((), async move { lock.with(async |_| tokio::task::yield_now().await).await })

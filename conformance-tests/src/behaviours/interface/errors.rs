@@ -16,7 +16,6 @@ const GROUP: &str = "errors";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "each_failure_has_its_kind", &[], |c| Box::pin(kinds(c))),
-    behaviour(GROUP, "an_error_names_the_operation", &[], |c| Box::pin(words(c))),
     // Fault 41
     behaviour(GROUP, "no_secret_is_ever_shown", &[], |c| Box::pin(secrets(c))),
 ];
@@ -62,12 +61,6 @@ async fn kinds(context: Arc<Context>) {
         if matches!(kind, ErrorKind::InvalidArgument | ErrorKind::Closed | ErrorKind::NotHeld) {
             assert!(!error.is_retryable(), "a retry does not help: {error}");
         }
-    }
-}
-
-async fn words(context: Arc<Context>) {
-    let name = context.name("orders/42");
-    for (kind, operation, error) in errors(&context, &name).await {
         let text = error.to_string();
         assert!(text.contains(kind.message()), "does not say what happened: {text}");
         assert!(text.starts_with(&operation.to_string()), "does not say when: {text}");
@@ -78,8 +71,7 @@ async fn words(context: Arc<Context>) {
 }
 
 async fn secrets(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let passwords = context.store().secrets();
     let check = |text: &str| {
         assert!(!shows_uuid(text), "an owner token is shown: {text}");

@@ -15,7 +15,6 @@ use crate::suite::needs::Need;
 const GROUP: &str = "inspecting";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "a_free_lock_shows_no_holder_and_no_waiter", &[], |c| Box::pin(free(c))),
     behaviour(GROUP, "holders_and_waiters_are_shown_with_their_labels", &[], |c| Box::pin(seen(c))),
     behaviour(GROUP, "modes_are_shown", &[], |c| Box::pin(modes(c))),
     // Fault 25
@@ -31,18 +30,10 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     }),
 ];
 
-async fn free(context: Arc<Context>) {
-    let locks = context.client().await;
-    for name in ["never used", "a/b", "🔒"] {
-        let name = context.name(name);
-        let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
-        assert!(seen.holders.is_empty() && seen.waiters.is_empty(), "{seen:?}");
-    }
-}
-
 async fn seen(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
+    let seen = context.soon("inspect answers", one.inspect(&name)).await.expect("answers");
+    assert!(seen.holders.is_empty() && seen.waiters.is_empty(), "{seen:?}");
     let lock = one.lock(&name).label("nightly billing");
     let guard = work::acquire_lock(&context, &lock).await;
     let lock = two.lock(&name).label("hourly report");
@@ -68,8 +59,7 @@ async fn seen(context: Arc<Context>) {
 }
 
 async fn modes(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let modes = context.profile().modes;
     let ways = [
         Some(How::Exclusive),
@@ -91,8 +81,7 @@ async fn modes(context: Arc<Context>) {
 
 /// The holder must also be notified, and must not renew the lock back.
 async fn evict(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.lock(&name).ttl(SHORT_TTL);
     let guard = work::acquire_lock(&context, &lock).await;
     let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
@@ -113,8 +102,7 @@ async fn evict(context: Arc<Context>) {
 }
 
 async fn evict_waiter(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let holder = context.acquire(&one, &name).await;
     let first = work::spawn_waiter(&two, &name, How::Exclusive);
     context.until_queued(&one, &name, 1).await;
@@ -142,8 +130,7 @@ async fn evict_waiter(context: Arc<Context>) {
 }
 
 async fn evict_unknown(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let guard = context.acquire(&locks, &name).await;
     let seen = context.soon("inspect answers", locks.inspect(&name)).await.expect("answers");
     let id = seen.holders[0].id.clone();
@@ -165,8 +152,7 @@ async fn evict_unknown(context: Arc<Context>) {
 }
 
 async fn behind(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let store = context.store();
     assert!(!store.is_locked(&name).await.expect("inspected"));
     let guard = context.acquire(&locks, &name).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{ErrorKind, Guard, Scratch};
+use fencelock_core::{ErrorKind, Scratch};
 
 use crate::behaviours::behaviour;
 use crate::behaviours::work;
@@ -113,26 +113,25 @@ async fn any(context: Arc<Context>) {
 }
 
 /// All held at once: two names with the same encoding would collide.
-async fn different(context: Arc<Context>) {
+async fn all_at_once(context: &Context, names: impl IntoIterator<Item = String>) {
     let locks = context.client().await;
     let mut guards = Vec::new();
-    for odd in ODD {
-        let lock = locks.lock(context.name(odd));
-        let tried = context.soon("a try answers", lock.try_acquire()).await;
+    for name in names {
+        let tried =
+            context.soon("a try answers", locks.lock(context.name(&name)).try_acquire()).await;
         let guard = tried.expect("a try answers");
-        guards.push(guard.unwrap_or_else(|| panic!("{odd:?} is the lock of another name")));
+        guards.push(guard.unwrap_or_else(|| panic!("{name:?} is the lock of another name")));
     }
-    release_all(&context, guards).await;
-}
-
-async fn release_all(context: &Context, guards: Vec<Guard>) {
     for guard in guards {
         context.release(guard).await;
     }
 }
 
+async fn different(context: Arc<Context>) {
+    all_at_once(&context, ODD.iter().map(|odd| (*odd).to_owned())).await;
+}
+
 async fn longest(context: Arc<Context>) {
-    let locks = context.client().await;
     let mut names: Vec<String> = ["x", "y"].map(|end| "x".repeat(511) + end).into();
     names.push("x".repeat(510));
     names.push("x".repeat(255));
@@ -141,37 +140,26 @@ async fn longest(context: Arc<Context>) {
     names.push("/".repeat(512));
     names.push("\0".repeat(512));
     names.push("%".repeat(511));
-    let mut guards = Vec::new();
-    for name in &names {
-        let lock = locks.lock(context.name(name));
-        let tried = context.soon("a try answers", lock.try_acquire()).await.expect("it answers");
-        guards.push(tried.unwrap_or_else(|| panic!("a name of {} bytes collided", name.len())));
-    }
-    release_all(&context, guards).await;
+    all_at_once(&context, names).await;
 }
 
 async fn refused(context: Arc<Context>) {
     let locks = context.client().await;
     for name in [String::new(), "x".repeat(513), "ü".repeat(257), "x".repeat(1 << 20)] {
-        let lock = locks.lock(&name);
-        let error = context.soon("an answer", lock.acquire()).await.expect_err("no such name");
-        work::assert_kind(&error, ErrorKind::InvalidArgument);
-        let error = context.soon("an answer", lock.try_acquire()).await.expect_err("no such name");
-        work::assert_kind(&error, ErrorKind::InvalidArgument);
         let error = context.soon("an answer", locks.inspect(&name)).await.expect_err("no name");
         work::assert_kind(&error, ErrorKind::InvalidArgument);
-        let read = locks.rw_lock(&name).read();
-        let error = context.soon("an answer", read.acquire()).await.expect_err("no such name");
-        work::assert_kind(&error, ErrorKind::InvalidArgument);
-        let some = locks.semaphore(&name, 2);
-        let error = context.soon("an answer", some.acquire()).await.expect_err("no such name");
-        work::assert_kind(&error, ErrorKind::InvalidArgument);
+        let reader = locks.rw_lock(&name).read();
+        for lock in [locks.lock(&name), reader, locks.semaphore(&name, 2)] {
+            let error = context.soon("an answer", lock.acquire()).await.expect_err("no such name");
+            work::assert_kind(&error, ErrorKind::InvalidArgument);
+            let tried = context.soon("an answer", lock.try_acquire()).await;
+            work::assert_kind(&tried.expect_err("no such name"), ErrorKind::InvalidArgument);
+        }
     }
 }
 
 async fn random(context: Arc<Context>) {
     use rand::RngExt;
-    let locks = context.client().await;
     let mut random = context.random();
     // Few characters, all of them special somewhere: near misses are likely.
     let letters: Vec<char> = "aA/%{}.:\\~2Fü\0_-".chars().collect();
@@ -181,13 +169,7 @@ async fn random(context: Arc<Context>) {
         let letter = |_| letters[random.random_range(0..letters.len())];
         names.insert((0..length).map(letter).collect::<String>());
     }
-    let mut guards = Vec::new();
-    for name in &names {
-        let lock = locks.lock(context.name(name));
-        let tried = context.soon("a try answers", lock.try_acquire()).await.expect("it answers");
-        guards.push(tried.unwrap_or_else(|| panic!("{name:?} is the lock of another name")));
-    }
-    release_all(&context, guards).await;
+    all_at_once(&context, names).await;
 }
 
 /// The key is prefix and name; two services with different prefixes never collide.
@@ -210,8 +192,7 @@ async fn prefixes(context: Arc<Context>) {
 /// What a tool removes at its end. Not every store can, and not every user may: whatever it answers, a
 /// lock of another prefix stays.
 async fn cleared(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let kept = context.acquire(&one, &name).await;
     let scratch = Scratch::fresh(&context.params().prefix, "cleared");
     let tool = context.client_with(|params| params.prefix = scratch.prefix().to_owned()).await;

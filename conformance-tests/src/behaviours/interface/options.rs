@@ -4,14 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{ErrorKind, Lock, Operation};
+use fencelock_core::{ErrorKind, Lock, Operation, lease_end};
 
 use crate::behaviours::behaviour;
 use crate::behaviours::work;
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 const GROUP: &str = "options";
 
@@ -22,8 +21,6 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "extreme_times_within_the_range_work", &[], |c| Box::pin(extremes(c))),
     // Fault 49
     behaviour(GROUP, "absurd_permits_are_refused", &[], |c| Box::pin(permits(c))),
-    behaviour(GROUP, "the_largest_limit_works", &[Need::Permits], |c| Box::pin(largest(c))),
-    behaviour(GROUP, "the_first_invalid_option_is_reported", &[], |c| Box::pin(first(c))),
     behaviour(GROUP, "any_label_is_fine", &[], |c| Box::pin(labels(c))),
 ];
 
@@ -40,8 +37,7 @@ async fn assert_refused(context: &Context, lock: Lock, what: &str) {
 }
 
 async fn times(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let absurd = [
         Duration::ZERO,
         Duration::from_nanos(1),
@@ -57,12 +53,15 @@ async fn times(context: Arc<Context>) {
     for limit in [Duration::ZERO, Duration::from_nanos(1), TEN_YEARS, Duration::MAX] {
         assert_refused(&context, locks.lock(&name).hold_at_most(limit), "an absurd limit").await;
     }
+    // Of several the first is reported.
+    let lock = locks.lock(&name).ttl(Duration::ZERO).hold_at_most(Duration::ZERO).permits(0);
+    let error = context.soon("an answer", lock.acquire()).await.expect_err("all of it is absurd");
+    assert!(error.to_string().contains("TTL"), "not the first mistake: {error}");
     assert!(work::is_free(&context, &locks, &name, How::Exclusive).await);
 }
 
 async fn extremes(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     // A session's validity never exceeds the session, for any TTL.
     let is_lease = context.profile().liveness == fencelock_core::Liveness::Lease;
     let (longest, day) = (context.longest_ttl(), Duration::from_secs(86_400));
@@ -75,6 +74,8 @@ async fn extremes(context: Arc<Context>) {
         let guard = work::acquire_lock(&context, &lock).await;
         assert!(guard.is_held());
         assert!(!is_lease || guard.remaining() > longest / 2, "not as long as asked for");
+        let most = lease_end(locks.now(), longest);
+        assert!(!is_lease || guard.valid_until() <= most, "valid for {:?}", guard.remaining());
         context.release(guard).await;
     }
     let lock = locks.lock(&name).hold_at_most(Duration::from_millis(1));
@@ -88,8 +89,7 @@ async fn extremes(context: Arc<Context>) {
 }
 
 async fn permits(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     for (n, limit) in [(0, 0), (0, 1), (1, 0), (2, 1), (u32::MAX, 1), (0, u32::MAX)] {
         let lock = locks.semaphore(&name, limit).permits(n);
         assert_refused(&context, lock, "permits that can never be granted").await;
@@ -99,33 +99,8 @@ async fn permits(context: Arc<Context>) {
     assert_refused(&context, locks.rw_lock(&name).read().permits(1), "a reader's permits").await;
 }
 
-async fn largest(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let most = How::Permits { n: u32::MAX - 1, limit: u32::MAX };
-    let most = work::acquire(&context, &one, &name, most).await;
-    let single = How::Permits { n: 1, limit: u32::MAX };
-    let last = work::acquire(&context, &two, &name, single).await;
-    assert!(
-        !work::is_free(&context, &two, &name, single).await,
-        "more than u32::MAX permits are held"
-    );
-    context.release(most).await;
-    context.release(last).await;
-}
-
-async fn first(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let lock = locks.lock(&name).ttl(Duration::ZERO).hold_at_most(Duration::ZERO).permits(0);
-    let error = context.soon("an answer", lock.acquire()).await.expect_err("all of it is absurd");
-    work::assert_kind(&error, ErrorKind::InvalidArgument);
-    assert!(error.to_string().contains("TTL"), "not the first mistake: {error}");
-}
-
 async fn labels(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let long = "ü".repeat(10_000);
     for text in ["", "\0\n\t", "a:b|c,d{e}", "\u{202e}", "'; --", "%s%n", &long] {
         let lock = locks.lock(&name).label(text);

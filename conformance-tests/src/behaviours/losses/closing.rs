@@ -16,7 +16,6 @@ const GROUP: &str = "closing";
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_close_ends_the_waits", &[], |c| Box::pin(waiters(c))),
     behaviour(GROUP, "what_is_held_is_lost_and_released_by_a_close", &[], |c| Box::pin(held(c))),
-    behaviour(GROUP, "a_closed_client_acquires_nothing", &[], |c| Box::pin(later(c))),
     behaviour(GROUP, "close_can_be_called_again", &[], |c| Box::pin(again(c))),
     behaviour(GROUP, "close_waits_for_releases_under_way", &[], |c| Box::pin(drains(c))),
     behaviour(GROUP, "a_close_waits_for_no_future_that_is_not_polled", &[], |c| {
@@ -27,8 +26,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
 ];
 
 async fn waiters(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let holder = context.acquire(&one, &name).await;
     let waiters = [(); 3].map(|()| work::spawn_waiter(&two, &name, How::Exclusive));
     context.until_queued(&one, &name, 3).await;
@@ -43,8 +41,7 @@ async fn waiters(context: Arc<Context>) {
 }
 
 async fn held(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let guard = context.acquire(&one, &name).await;
     let next = work::spawn_waiter(&two, &name, How::Exclusive);
     context.until_queued(&two, &name, 1).await;
@@ -56,23 +53,8 @@ async fn held(context: Arc<Context>) {
     context.release(next).await;
 }
 
-async fn later(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let clone = locks.clone();
-    let lock = locks.lock(&name);
-    context.soon("the client closes", locks.close()).await.expect("closed");
-    for lock in [lock, clone.lock(&name)] {
-        let error = context.soon("an answer", lock.acquire()).await.expect_err("closed");
-        work::assert_kind(&error, ErrorKind::Closed);
-        let error = context.soon("an answer", lock.try_acquire()).await.expect_err("closed");
-        work::assert_kind(&error, ErrorKind::Closed);
-    }
-}
-
 async fn again(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let guard = context.acquire(&locks, &name).await;
     let (first, second) =
         context.soon("both end", async { tokio::join!(locks.close(), locks.close()) }).await;

@@ -20,16 +20,12 @@ const NEEDS: &[Need] = &[Need::Renewal];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_lock_is_kept_long_past_its_ttl", NEEDS, |c| Box::pin(kept(c))),
-    behaviour(GROUP, "renewals_move_the_validity", NEEDS, |c| Box::pin(moves(c))),
-    behaviour(GROUP, "what_is_renewed_is_not_expiring", NEEDS, |c| Box::pin(not_expiring(c))),
-    behaviour(GROUP, "the_traffic_of_other_locks_stops_no_renewal", NEEDS, |c| Box::pin(others(c))),
     behaviour(GROUP, "a_future_that_is_not_polled_stops_no_renewal", NEEDS, |c| {
         Box::pin(suspended(c))
     }),
     behaviour(GROUP, "locking_the_same_name_again_is_renewed", NEEDS, |c| Box::pin(again(c))),
     behaviour(GROUP, "a_thousand_held_locks_are_renewed", NEEDS, |c| Box::pin(thousand(c))),
     behaviour(GROUP, "nothing_is_renewed_after_its_release", NEEDS, |c| Box::pin(not_after(c))),
-    behaviour(GROUP, "a_guard_alone_keeps_its_renewals_running", NEEDS, |c| Box::pin(alone(c))),
 ];
 
 /// Two and a half TTLs.
@@ -38,64 +34,27 @@ const LONG: Duration = Duration::from_millis(2500);
 /// More than any store sends at once, each by itself.
 const UNPOLLED: usize = 20;
 
+/// Also when nothing but its guard is left of a client, which lives as long as its guards do.
 async fn kept(context: Arc<Context>) {
     let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (one, two) = (context.connect(&context.params()).await, context.client().await);
     let lock = one.lock(&name).ttl(SHORT_TTL);
     let guard = work::acquire_lock(&context, &lock).await;
+    drop((one, lock));
+    let mut expiring = Box::pin(guard.expiring(SHORT_TTL / 10));
     let started = Instant::now();
     while started.elapsed() < LONG {
         assert!(guard.is_held(), "lost after {:?} with a healthy store", started.elapsed());
+        assert!(expiring.as_mut().now_or_never().is_none(), "expiring, with a healthy store");
         work::assert_busy(&context, &two, &name).await;
         sleep(Duration::from_millis(50)).await;
     }
-    context.release(guard).await;
-}
-
-async fn moves(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let lock = locks.lock(&name).ttl(SHORT_TTL);
-    let guard = work::acquire_lock(&context, &lock).await;
-    for _ in 0..3 {
-        let until = guard.valid_until();
-        context.until("a renewal moves the validity", async || guard.valid_until() > until).await;
-    }
-    assert!(guard.is_held());
-    context.release(guard).await;
-}
-
-async fn not_expiring(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let lock = locks.lock(&name).ttl(SHORT_TTL);
-    let guard = work::acquire_lock(&context, &lock).await;
-    tokio::select! {
-        () = guard.expiring(SHORT_TTL / 10) => panic!("expiring, with a healthy store"),
-        reason = guard.lost() => panic!("lost with a healthy store: {reason}"),
-        () = sleep(LONG) => {}
-    }
+    drop(expiring);
     context.release(guard).await;
 }
 
 /// redisson #6844, #7272: renewals were lost, or continued for ever, between unlock and lock.
-async fn others(context: Arc<Context>) {
-    let (name, other) = (context.name("held"), context.name("busy"));
-    let locks = context.client().await;
-    let lock = locks.lock(&name).ttl(SHORT_TTL);
-    let guard = work::acquire_lock(&context, &lock).await;
-    let started = Instant::now();
-    while started.elapsed() < LONG {
-        let brief = locks.lock(&other).ttl(SHORT_TTL);
-        let brief = work::acquire_lock(&context, &brief).await;
-        context.release(brief).await;
-        work::assert_busy(&context, &locks, &name).await;
-        assert!(guard.is_held(), "lost after {:?}", started.elapsed());
-        sleep(Duration::from_millis(1)).await;
-    }
-    context.release(guard).await;
-}
-
+///
 /// The arm of a `select!` with a long handler, or `join!` with work that does not yield, leaves a future
 /// whose request is in flight unpolled. Until it is polled again, a single one cost its client every lock.
 async fn suspended(context: Arc<Context>) {
@@ -134,8 +93,7 @@ async fn suspended(context: Arc<Context>) {
 }
 
 async fn again(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
     for round in 0..50 {
         let guard = work::acquire_lock(&context, &lock).await;
@@ -181,8 +139,7 @@ async fn thousand(context: Arc<Context>) {
 
 /// Observed for longer than a TTL, by the harness's backdoor if it has one.
 async fn not_after(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.lock(&name).ttl(SHORT_TTL);
     let guard = work::acquire_lock(&context, &lock).await;
     sleep(SHORT_TTL / 2).await;
@@ -197,21 +154,4 @@ async fn not_after(context: Arc<Context>) {
         assert!(seen.holders.is_empty(), "a released lock came back: {:?}", seen.holders);
         sleep(Duration::from_millis(20)).await;
     }
-}
-
-/// The client lives as long as its guards do.
-async fn alone(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.connect(&context.params()).await;
-    let guard = {
-        let lock = locks.lock(&name).ttl(SHORT_TTL);
-        work::acquire_lock(&context, &lock).await
-    };
-    drop(locks);
-    let started = Instant::now();
-    while started.elapsed() < LONG {
-        assert!(guard.is_held(), "lost after {:?} without its Locks", started.elapsed());
-        sleep(Duration::from_millis(20)).await;
-    }
-    context.release(guard).await;
 }

@@ -21,20 +21,14 @@ const GROUP: &str = "validity";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "is_held_is_exact", &[], |c| Box::pin(exact(c))),
-    behaviour(GROUP, "a_fixed_lease_ends_and_frees", &[], |c| Box::pin(fixed(c))),
     // Fault 39
     behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], |c| {
         Box::pin(reported_before(c))
     }),
     // Fault 47
     behaviour(GROUP, "hold_at_most_ends_a_forgotten_guard", &[], |c| Box::pin(forgotten(c))),
-    behaviour(GROUP, "hold_at_most_is_not_renewed_away", &[], |c| Box::pin(hold_at_most(c))),
     behaviour(GROUP, "expiring_comes_before_the_loss", &[], |c| Box::pin(expiring(c))),
-    behaviour(GROUP, "run_gives_the_result_of_the_work", &[], |c| Box::pin(run_works(c))),
     behaviour(GROUP, "run_drops_the_work_at_a_loss", &[], |c| Box::pin(run_drops(c))),
-    behaviour(GROUP, "a_lease_is_relied_on_for_less_than_its_ttl", &[Need::Lease], |c| {
-        Box::pin(shorter(c))
-    }),
     // Fault 13
     behaviour(
         GROUP,
@@ -76,8 +70,7 @@ const CUT: &[Need] = &[Need::Renewal, Need::Backdoor(Backdoor::CutOff)];
 
 /// Polled in a tight loop over its end, without timers: true before, false from then on.
 async fn exact(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let lease = Duration::from_millis(120);
     let lock = locks.lock(&name).fixed_lease(lease);
     let guard = context.soon("acquired", work::in_time(&lock, lease)).await;
@@ -98,27 +91,6 @@ async fn exact(context: Arc<Context>) {
     };
     context.soon("the lease ends", asking).await;
     assert_eq!(work::until_lost(&context, &guard).await, LostReason::Expired);
-}
-
-async fn fixed(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let ttl = Duration::from_millis(200);
-    let lock = one.lock(&name).fixed_lease(ttl);
-    let guard = context.soon("acquired", work::in_time(&lock, ttl)).await;
-    let longest = lease_end(one.now(), ttl);
-    assert!(guard.valid_until() <= longest, "a lease of {ttl:?} lasts {:?}", guard.remaining());
-    let next = two.lock(&name);
-    let waiting = context.within(
-        context.silence_frees_within(ttl),
-        "a lease that ended frees the lock",
-        next.acquire(),
-    );
-    let next = waiting.await.expect("granted");
-    assert!(!guard.is_held());
-    work::release_is_not_held(&context, guard).await;
-    work::assert_busy(&context, &one, &name).await;
-    context.release(next).await;
 }
 
 /// By the history: no validity of the first holder overlaps with one of the next.
@@ -149,8 +121,7 @@ async fn reported_before(context: Arc<Context>) {
 }
 
 async fn forgotten(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.lock(&name).hold_at_most(BRIEFLY);
     let guard = work::acquire_lock(&context, &lock).await;
     std::mem::forget(guard);
@@ -158,26 +129,8 @@ async fn forgotten(context: Arc<Context>) {
     context.release(next).await;
 }
 
-async fn hold_at_most(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let limit = Duration::from_millis(500);
-    // Renewed at 100 ms: each renewal must leave the limit alone.
-    let ttl = Duration::from_millis(300);
-    let lock = locks.lock(&name).ttl(ttl).hold_at_most(limit);
-    let guard = context.soon("acquired", work::in_time(&lock, ttl)).await;
-    let end = locks.now() + limit;
-    while guard.is_held() {
-        assert!(guard.valid_until() <= end, "renewed past hold_at_most");
-        sleep(Duration::from_millis(20)).await;
-        assert!(locks.now() < end + context.patience(), "hold_at_most has no end");
-    }
-    work::until_lost(&context, &guard).await;
-}
-
 async fn expiring(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let (lease, margin) = (Duration::from_millis(400), Duration::from_millis(200));
     let lock = locks.lock(&name).fixed_lease(lease);
     let guard = context.soon("acquired", work::in_time(&lock, lease)).await;
@@ -190,22 +143,8 @@ async fn expiring(context: Arc<Context>) {
     context.soon("a lost guard is also expiring", guard.expiring(Duration::ZERO)).await;
 }
 
-async fn run_works(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    let guard = context.acquire(&locks, &name).await;
-    let work = guard.run(async {
-        tokio::task::yield_now().await;
-        42
-    });
-    assert_eq!(context.soon("the work is done", work).await.expect("held throughout"), 42);
-    assert!(guard.is_held());
-    context.release(guard).await;
-}
-
 async fn run_drops(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let lock = locks.lock(&name).hold_at_most(BRIEFLY);
     let guard = work::acquire_lock(&context, &lock).await;
     let (alive, mut dropped) = tokio::sync::oneshot::channel::<()>();
@@ -224,23 +163,10 @@ async fn run_drops(context: Arc<Context>) {
 const EMPTY: tokio::sync::oneshot::error::TryRecvError =
     tokio::sync::oneshot::error::TryRecvError::Empty;
 
-async fn shorter(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
-    for ttl in [Duration::from_secs(10), Duration::from_secs(1), context.longest_ttl()] {
-        let lock = locks.lock(&name).ttl(ttl);
-        let guard = work::acquire_lock(&context, &lock).await;
-        let longest = lease_end(locks.now(), ttl);
-        assert!(guard.valid_until() <= longest, "valid for {:?}", guard.remaining());
-        context.release(guard).await;
-    }
-}
-
 /// Other libraries counted from the reply (madelson's LeaseMonitor), so that the validity was too
 /// long by the round trip.
 async fn slow_reply(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let (ttl, delay) = (Duration::from_secs(20), Duration::from_millis(300));
     context.inject_fault(NetworkFault::SlowReplies(delay)).await;
     let lock = locks.lock(&name).ttl(ttl);
@@ -256,8 +182,7 @@ async fn slow_reply(context: Arc<Context>) {
 
 /// node-redlock #296, redlock 2.0: guards that were over before they were made.
 async fn late_reply(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     context.inject_fault(NetworkFault::SlowReplies(Duration::from_millis(400))).await;
     let ttl = Duration::from_millis(200);
     for lock in [locks.lock(&name).ttl(ttl), locks.lock(&name).fixed_lease(ttl)] {
@@ -317,8 +242,7 @@ async fn frozen(context: Arc<Context>) {
 
 /// A renewal must not recreate a deleted lock (redis-semaphore #175, redlock-rb #36).
 async fn expired(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let lock = one.lock(&name).ttl(SHORT_TTL);
     let guard = work::acquire_lock(&context, &lock).await;
     context.store().expire(&name).await.expect("the store forgets it");
@@ -333,8 +257,7 @@ async fn expired(context: Arc<Context>) {
 }
 
 async fn cut_off(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let lock = locks.lock(&name).ttl(SHORT_TTL);
     let guard = work::acquire_lock(&context, &lock).await;
     context.inject_fault(NetworkFault::CutOff).await;

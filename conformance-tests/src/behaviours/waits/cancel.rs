@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencelock_core::{Guard, Locks};
 use rand::RngExt;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::behaviours::behaviour;
 use crate::behaviours::work::{self, SHORT_WAIT};
@@ -90,13 +90,11 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_cancelled_waiter_releases_no_other_hold", &[], |c| {
         Box::pin(frees_no_other(c))
     }),
-    behaviour(GROUP, "a_cancelled_waiter_passes_its_turn_on", &[], |c| Box::pin(passes_on(c))),
     behaviour(GROUP, "waiters_cancelled_at_the_hand_off_lose_no_turn", &[], |c| {
         Box::pin(at_hand_off(c))
     }),
     // Fault 44
     behaviour(GROUP, "a_thousand_random_drops_leave_nothing", &[], |c| Box::pin(thousand(c))),
-    behaviour(GROUP, "a_timeout_around_acquire_leaves_nothing", &[], |c| Box::pin(timeouts(c))),
     behaviour(GROUP, "a_hundred_waiters_give_up_at_once", &[], |c| Box::pin(hundred(c))),
 ];
 
@@ -125,8 +123,7 @@ async fn assert_clean(context: &Context, locks: &Locks, name: &str) {
 
 /// A clean-up that deletes any holder's entry would free another client's lock.
 async fn frees_no_other(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let holder = context.acquire(&one, &name).await;
     for locks in [&one, &two] {
         let waiter = work::spawn_waiter(locks, &name, How::Exclusive);
@@ -139,26 +136,10 @@ async fn frees_no_other(context: Arc<Context>) {
     context.release(holder).await;
 }
 
-async fn passes_on(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let holder = context.acquire(&one, &name).await;
-    let first = work::spawn_waiter(&two, &name, How::Exclusive);
-    context.until_queued(&one, &name, 1).await;
-    let second = work::spawn_waiter(&one, &name, How::Exclusive);
-    context.until_queued(&one, &name, 2).await;
-    first.abort();
-    context.until_queued(&one, &name, 1).await;
-    context.release(holder).await;
-    let second = context.until_granted("the second waiter is granted", second).await;
-    context.release(second).await;
-}
-
 /// The first waiter is cancelled while the lock is being handed off to it. A lost turn costs a
 /// waiter check after a second, or a lease; a hundred of them would show it.
 async fn at_hand_off(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let mut random = context.random();
     let mut slow = 0;
     for _ in 0..100 {
@@ -187,8 +168,7 @@ async fn at_hand_off(context: Arc<Context>) {
 
 /// Futures are dropped at random points, while others hold and release.
 async fn thousand(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let mut random = context.random();
     let mut tasks = tokio::task::JoinSet::new();
     for index in 0..1000 {
@@ -217,22 +197,8 @@ async fn thousand(context: Arc<Context>) {
     assert_clean(&context, &one, &name).await;
 }
 
-async fn timeouts(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
-    let holder = context.acquire(&one, &name).await;
-    for _ in 0..5 {
-        let waited = timeout(Duration::from_millis(10), two.lock(&name).acquire()).await;
-        assert!(waited.is_err(), "granted while another client holds");
-    }
-    context.until_queued(&one, &name, 0).await;
-    context.release(holder).await;
-    assert_clean(&context, &two, &name).await;
-}
-
 async fn hundred(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let holder = context.acquire(&one, &name).await;
     let waiters: Vec<tokio::task::JoinHandle<fencelock_core::Result<Guard>>> = (0..100)
         .map(|index| if index % 2 == 0 { &one } else { &two })

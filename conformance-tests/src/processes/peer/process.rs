@@ -18,7 +18,6 @@ use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
 use crate::processes::database::OpenRegisters;
-use crate::processes::register::ProtectedRegister;
 
 /// Set for a program that is to be a peer.
 pub(crate) const ASKED: &str = "FENCELOCK_CONFORMANCE_PEER";
@@ -70,8 +69,7 @@ async fn serve(harness: &Arc<dyn Harness>, registers: Option<OpenRegisters>) -> 
     };
     say(&Reply { id: 0, answer: Answer::Done });
     let (calm, _) = watch::channel(0);
-    let register = ProtectedRegister::checking();
-    let peer = Arc::new(State { locks, guards: Mutex::default(), register, registers, calm });
+    let peer = Arc::new(State { locks, guards: Mutex::default(), registers, calm });
     while let Some(request) = next::<Request>(&mut lines).await? {
         let peer = peer.clone();
         tokio::spawn(async move {
@@ -106,7 +104,6 @@ fn refusal(error: &Error) -> Answer {
 struct State {
     locks: Locks,
     guards: Mutex<HashMap<u64, Guard>>,
-    register: ProtectedRegister,
     registers: Option<OpenRegisters>,
     /// How often work was to be finished.
     calm: watch::Sender<u64>,
@@ -149,7 +146,6 @@ impl State {
                 work::work(&lock, &name, how, rounds, &counter, &history).await?;
                 Ok(Answer::Done)
             }
-            Want::Write { token, value } => Ok(Answer::Is(self.register.write(token, value))),
             Want::Participants { name } => {
                 let seen = self.locks.inspect(&name).await?;
                 let count = seen.holders.len() + seen.waiters.len();

@@ -69,13 +69,6 @@ pub enum Want {
         /// Where to append events.
         history: PathBuf,
     },
-    /// Write to this process's protected register.
-    Write {
-        /// The writer's fencing token.
-        token: u64,
-        /// What to write.
-        value: u64,
-    },
     /// Say how many hold a lock or wait for it.
     Participants {
         /// The lock.

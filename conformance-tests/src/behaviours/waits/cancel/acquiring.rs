@@ -25,8 +25,7 @@ fn no_error(acquired: Option<Result<Option<Guard>>>) {
 }
 
 pub(super) async fn free(context: Arc<Context>, tries: bool) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for how in ways(&context) {
         let make = async || ((), acquire(how.lock(&one, &name), tries));
         anywhere(&context, make, async |(), acquired| {
@@ -39,8 +38,7 @@ pub(super) async fn free(context: Arc<Context>, tries: bool) {
 
 /// The holder releases while the waiter is polled, so that later polls coincide with the hand-off.
 pub(super) async fn contended(context: Arc<Context>, tries: bool) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for how in ways(&context) {
         let make = async || {
             let holder = Leaving::when_queued(&context, &one, &name).await;
@@ -93,8 +91,7 @@ impl Leaving {
 
 /// Another client holds the lock all the time.
 pub(super) async fn busy(context: Arc<Context>, limit: Duration) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let holder = context.acquire(&one, &name).await;
     for how in ways(&context) {
         let make = async || {

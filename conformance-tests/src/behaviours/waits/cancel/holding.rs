@@ -13,8 +13,7 @@ use crate::suite::context::Context;
 /// redis-py #3847: a cancelled release wedged the lock. Never polled at all, the guard is in the
 /// future, and is dropped with it.
 pub(super) async fn release(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for how in ways(&context) {
         let make = async || ((), work::acquire(&context, &one, &name, how).await.release());
         anywhere(&context, make, async |(), released| {
@@ -43,8 +42,7 @@ async fn assert_reports_its_loss(context: &Context, guard: Arc<Guard>) {
 }
 
 pub(super) async fn lost(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let make = async || {
         let guard = brief(&context, &one, &name).await;
         (guard.clone(), async move { guard.lost().await })
@@ -58,8 +56,7 @@ pub(super) async fn lost(context: Arc<Context>) {
 }
 
 pub(super) async fn expiring(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let margin = BRIEFLY / 2;
     let make = async || {
         let guard = brief(&context, &one, &name).await;
@@ -94,8 +91,7 @@ fn steps(there: &Arc<AtomicBool>, count: usize) -> impl Future<Output = usize> +
 }
 
 pub(super) async fn work(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let guard = Arc::new(context.acquire(&one, &name).await);
     let there = Arc::new(AtomicBool::new(false));
     let make = async || {
@@ -115,8 +111,7 @@ pub(super) async fn work(context: Arc<Context>) {
 }
 
 pub(super) async fn lost_work(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let there = Arc::new(AtomicBool::new(false));
     let make = async || {
         let guard = brief(&context, &one, &name).await;

@@ -11,8 +11,7 @@ use crate::how::How;
 use crate::suite::context::Context;
 
 pub(super) async fn inspect(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let holder = context.acquire(&one, &name).await;
     let waiter = work::spawn_waiter(&two, &name, How::Exclusive);
     context.until_queued(&one, &name, 1).await;
@@ -39,8 +38,7 @@ pub(super) async fn inspect(context: Arc<Context>) {
 /// A dropped eviction may or may not have happened; a repeated one completes it, and evicts no
 /// other participant.
 pub(super) async fn evict(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let make = async || {
         let guard = context.acquire(&one, &name).await;
         let seen = context.soon("inspect answers", two.inspect(&name)).await.expect("answers");
