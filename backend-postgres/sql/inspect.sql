@@ -13,23 +13,12 @@ DECLARE
   now_us bigint := us();
   handed_to uuid := (SELECT k.owner FROM locks k WHERE k.key = p_key AND k.until > now_us);
 BEGIN
+  RETURN QUERY SELECT * FROM holders_1(p_key);
   RETURN QUERY
-    WITH holders AS (
-      SELECT 'x'::"char" AS mode, 1::bigint AS n, 1::bigint AS lim, k.label, k.token - k.tokens + 1 AS token FROM locks k
-      WHERE k.key = p_key AND k.owner IS NOT NULL AND k.until > now_us
-      UNION ALL
-      SELECT x.mode, x.n, x.lim, x.label, x.token - x.tokens + 1 FROM claims x
-      WHERE x.key = p_key AND x.state BETWEEN 'g' AND 'h' AND x.mode <> 'x' AND x.until > now_us
-    ), every AS (
-      SELECT 'h' || h.token AS id, true AS holds, h.mode, h.n, h.lim, h.label, h.token, h.token AS since
-      FROM holders h
-      UNION ALL
-      SELECT 'w' || x.seq, false, x.mode, x.n, x.lim, x.label, 0, x.seq FROM claims x
-      WHERE x.key = p_key AND (x.state = 'l' OR x.state = 'w' AND x.owner IS DISTINCT FROM handed_to)
-        -- One of a dead process is removed by the next hand-off.
-        AND (x.until >= now_us
-          OR EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us))
-    )
-    SELECT e.id, e.holds, e.mode, e.n, e.lim, e.label, e.token, greatest(0, now_us - e.since)
-    FROM every e ORDER BY e.holds DESC, e.since;
+    SELECT 'w' || x.seq, false, x.mode, x.n, x.lim, x.label, 0::bigint, greatest(0, now_us - x.seq) FROM claims x
+    WHERE x.key = p_key AND (x.state = 'l' OR x.state = 'w' AND x.owner IS DISTINCT FROM handed_to)
+      -- One of a dead process is removed by the next hand-off.
+      AND (x.until >= now_us
+        OR EXISTS (SELECT FROM processes p WHERE p.proc = x.proc AND p.deadline >= now_us))
+    ORDER BY x.seq;
 END $$;

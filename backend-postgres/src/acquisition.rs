@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fencelock_core::batching::Priority;
 use fencelock_core::{
-    Acquisition, AttemptOutcome, Claim, Clock, Error, FencingToken, ReleaseOutcome, RenewOutcome,
-    Residue, Result, lease_end,
+    Acquisition, AttemptOutcome, Claim, Clock, Error, FencingToken, Moment, ReleaseOutcome,
+    RenewOutcome, Residue, Result, lease_end,
 };
 
 use crate::error::protocol_error;
@@ -18,6 +18,7 @@ pub(crate) struct PostgresAcquisition {
     store: Arc<Store>,
     claim: Arc<Claim>,
     of: Owned,
+    pub(crate) begun: Moment,
 }
 
 impl PostgresAcquisition {
@@ -26,7 +27,7 @@ impl PostgresAcquisition {
         // Before the first attempt is sent: a notification can overtake its answer.
         store.notifications.claims.insert(owner, &claim);
         let key = claim.name().key().as_bytes().to_vec();
-        PostgresAcquisition { of: Owned { key, owner }, store, claim }
+        PostgresAcquisition { of: Owned { key, owner }, begun: store.clock.now(), store, claim }
     }
 
     pub(crate) fn owner(&self) -> uuid::Uuid {
@@ -49,7 +50,7 @@ impl PostgresAcquisition {
         }
     }
 
-    fn renewed(&self, is_held: bool, sent: fencelock_core::Moment) -> RenewOutcome {
+    fn renewed(&self, is_held: bool, sent: Moment) -> RenewOutcome {
         // For a fixed lease only that it is still held: core ignores an end before the known one.
         let lease = if self.claim.is_fixed_lease() { Duration::ZERO } else { self.claim.ttl() };
         match is_held {
@@ -79,7 +80,7 @@ impl Acquisition for PostgresAcquisition {
             },
             0 => AttemptOutcome::Busy { rest: Residue::Nothing },
             ..=-20 => AttemptOutcome::Waiting {
-                check_after: self.store.check_after(reply.unsigned_abs()),
+                check_after: self.store.check_after(reply.unsigned_abs(), self.begun),
             },
             _ => return Err(protocol_error("attempt_1")),
         })

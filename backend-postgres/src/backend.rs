@@ -56,8 +56,10 @@ impl DistributedLock for Store {
         }
         let result_for = |waiter: &&PostgresAcquisition| match seen.get(&waiter.owner()) {
             Some(&(0 | MISSING)) => WaiterCheck::Attempt,
-            Some(&ms) => WaiterCheck::Again(self.check_after(u64::try_from(ms).unwrap_or(0))),
-            None => WaiterCheck::Again(self.check_again()),
+            Some(&ms) => {
+                WaiterCheck::Again(self.check_after(u64::try_from(ms).unwrap_or(0), waiter.begun))
+            }
+            None => WaiterCheck::Again(self.check_again(waiter.begun)),
         };
         let results = waiting.iter().map(result_for).collect();
         for (owner, _) in seen.iter().filter(|(_, ms)| **ms == 0) {
@@ -70,17 +72,11 @@ impl DistributedLock for Store {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        let rows = self.call_apart(Function::Inspect, name).await?;
-        let mut seen = Snapshot::default();
-        for row in &rows {
-            let (participant, holds) = participant(row)?;
-            if holds {
-                seen.holders.push(participant);
-            } else {
-                seen.waiters.push(participant);
-            }
-        }
-        Ok(seen)
+        snapshot(&self.call_apart(Function::Inspect, name).await?)
+    }
+
+    async fn inspect_holders(&self, name: &LockName) -> Result<Snapshot> {
+        snapshot(&self.call_apart(Function::Holders, name).await?)
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
@@ -149,7 +145,20 @@ fn sample(waiting: &[&PostgresAcquisition]) -> Vec<Uuid> {
     all.into_iter().step_by(step).map(|(_, owner)| owner).collect()
 }
 
-/// A row of `inspect_1`, and whether it holds.
+fn snapshot(rows: &[Row]) -> Result<Snapshot> {
+    let mut seen = Snapshot::default();
+    for row in rows {
+        let (participant, holds) = participant(row)?;
+        if holds {
+            seen.holders.push(participant);
+        } else {
+            seen.waiters.push(participant);
+        }
+    }
+    Ok(seen)
+}
+
+/// A row of `inspect_1` or `holders_1`, and whether it holds.
 fn participant(row: &Row) -> Result<(Participant, bool)> {
     const NAME: &str = "inspect_1";
     let (id, holds): (String, bool) = (read(row, 0, NAME)?, read(row, 1, NAME)?);

@@ -25,7 +25,7 @@ const OWNER: &str = include_str!("../sql/owner.sql");
 const RIGHTS: &str = include_str!("../sql/rights.sql");
 
 /// What programs call, with the checks of their users' transactions.
-pub(crate) const FOR_PROGRAMS: [&str; 13] = [
+pub(crate) const FOR_PROGRAMS: [&str; 14] = [
     "version",
     "attempt_1",
     "release_1",
@@ -34,6 +34,7 @@ pub(crate) const FOR_PROGRAMS: [&str; 13] = [
     "batch_1",
     "look_1",
     "inspect_1",
+    "holders_1",
     "read_cell_1",
     "swap_cell_1",
     "tidy_1",
@@ -44,7 +45,7 @@ pub(crate) const FOR_PROGRAMS: [&str; 13] = [
 /// What breaks the locks of others.
 const FOR_OPERATORS: [&str; 2] = ["evict_1", "clear_1"];
 
-const FILES: [&str; 26] = [
+const FILES: [&str; 27] = [
     include_str!("../sql/tables.sql"),
     include_str!("../sql/version.sql"),
     include_str!("../sql/us.sql"),
@@ -63,6 +64,7 @@ const FILES: [&str; 26] = [
     include_str!("../sql/renew.sql"),
     include_str!("../sql/batch.sql"),
     include_str!("../sql/look.sql"),
+    include_str!("../sql/holders.sql"),
     include_str!("../sql/inspect.sql"),
     include_str!("../sql/evict.sql"),
     include_str!("../sql/read_cell.sql"),

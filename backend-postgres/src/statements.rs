@@ -12,6 +12,7 @@ pub(crate) enum Function {
     Batch,
     Look,
     Inspect,
+    Holders,
     Evict,
     ReadCell,
     SwapCell,
@@ -25,7 +26,7 @@ const KEY: Type = Type::BYTEA;
 const OWNER: Type = Type::UUID;
 
 /// Each with its arguments; in the order of [`Function`].
-const FUNCTIONS: [(&str, &[Type]); 13] = [
+const FUNCTIONS: [(&str, &[Type]); 14] = [
     (
         "attempt_1",
         &[
@@ -63,6 +64,7 @@ const FUNCTIONS: [(&str, &[Type]); 13] = [
     ),
     ("look_1", &[Type::TEXT, Type::BYTEA_ARRAY, Type::UUID_ARRAY]),
     ("inspect_1", &[KEY]),
+    ("holders_1", &[KEY]),
     ("evict_1", &[KEY, Type::TEXT]),
     ("read_cell_1", &[KEY]),
     ("swap_cell_1", &[KEY, Type::UUID, Type::UUID, Type::BYTEA, Type::INT8]),
@@ -71,8 +73,12 @@ const FUNCTIONS: [(&str, &[Type]); 13] = [
     ("tidy_1", &[KEY, Type::TEXT]),
 ];
 
+/// A notification is a hint, and must fail nothing: see `hand_off.sql`.
+const UNLESS_FULL: &str = " WHERE pg_catalog.pg_notification_queue_usage() \
+     OPERATOR(pg_catalog.<) 0.5::pg_catalog.float8";
+
 impl Function {
-    pub(crate) const ALL: [Function; 13] = [
+    pub(crate) const ALL: [Function; 14] = [
         Function::Attempt,
         Function::Release,
         Function::Downgrade,
@@ -80,6 +86,7 @@ impl Function {
         Function::Batch,
         Function::Look,
         Function::Inspect,
+        Function::Holders,
         Function::Evict,
         Function::ReadCell,
         Function::SwapCell,
@@ -98,8 +105,8 @@ impl Function {
 
     /// The others return a value, and cost less as an expression.
     fn returns_rows(self) -> bool {
-        use Function::{Batch, Inspect, Look, ReadCell, Renew, Tidy};
-        matches!(self, Batch | Inspect | Look | ReadCell | Renew | Tidy)
+        use Function::{Batch, Holders, Inspect, Look, ReadCell, Renew, Tidy};
+        matches!(self, Batch | Holders | Inspect | Look | ReadCell | Renew | Tidy)
     }
 }
 
@@ -115,7 +122,8 @@ impl Statements {
             let arguments = (1..=count).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
             let schema = if function == Function::Notify { "" } else { &*schema };
             let from = if function.returns_rows() { "* FROM " } else { "" };
-            format!("SELECT {from}{schema}{}({arguments})", function.name())
+            let hint = if function == Function::Notify { UNLESS_FULL } else { "" };
+            format!("SELECT {from}{schema}{}({arguments}){hint}", function.name())
         }))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::{BootClock, LockName, Profile, Result};
+use fencelock_core::{BootClock, Clock, LockName, Moment, Profile, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,8 +16,10 @@ use crate::statements::Function;
 /// How often waiters are checked together, unless one is due sooner.
 pub(crate) const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often, where no notification arrives.
+/// How often, where no notification arrives, in the first seconds of a wait: then it costs no more than with them, and a
+/// hand-over that has been waited for so long takes up to a second.
 const CHECK_WITHOUT_PUSHES: Duration = Duration::from_millis(100);
+const CHECK_OFTEN_FOR: Duration = Duration::from_secs(4);
 
 /// The state of a client.
 #[derive(Debug)]
@@ -54,13 +56,17 @@ impl Store {
     }
 
     /// When to check a waiter, of which the server says so many ms.
-    pub(crate) fn check_after(&self, ms: u64) -> Duration {
+    pub(crate) fn check_after(&self, ms: u64, waiting_since: Moment) -> Duration {
         let asked = Duration::from_millis(ms.max(1));
-        asked.min(self.check_again())
+        asked.min(self.check_again(waiting_since))
     }
 
     /// When to check any waiter.
-    pub(crate) fn check_again(&self) -> Duration {
-        if self.server.session.is_direct() { CHECK_AGAIN } else { CHECK_WITHOUT_PUSHES }
+    pub(crate) fn check_again(&self, waiting_since: Moment) -> Duration {
+        let is_new = || self.clock.now().duration_since(waiting_since) < CHECK_OFTEN_FOR;
+        match self.server.session.is_direct() {
+            false if is_new() => CHECK_WITHOUT_PUSHES,
+            _ => CHECK_AGAIN,
+        }
     }
 }

@@ -122,6 +122,13 @@ impl DistributedLock for ZkBackend {
         nodes.map(snapshot::of_nodes).map_err(RequestError::into_error)
     }
 
+    async fn inspect_holders(&self, name: &LockName) -> Result<Snapshot> {
+        let session = self.pool.session().await?;
+        let lock = self.pool.path_of(name)?;
+        let nodes = snapshot::read_holders(&session, &lock).await;
+        nodes.map(snapshot::of_nodes).map_err(RequestError::into_error)
+    }
+
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let session = self.pool.session().await?;
         let lock = self.pool.path_of(name)?;

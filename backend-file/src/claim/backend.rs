@@ -17,6 +17,7 @@ use crate::claim::operator;
 use crate::claim::store::Store;
 use crate::claim::waiter_check::{CHECK_INTERVAL, check_lock, results};
 use crate::lock::queue_guard::QueueGuard;
+use crate::queue::entry::Entry;
 use crate::queue::rules::MOST_TOKENS;
 
 static ON_DISK: Profile = profile(TokenOrder::Data, CellDurability::Synced);
@@ -39,6 +40,19 @@ const fn profile(tokens: TokenOrder, cells: CellDurability) -> Profile {
             "the lock's files are deleted, replaced or edited by hand while it is held",
             "someone force-releases the lock, until its holder has been notified",
         ]),
+    }
+}
+
+impl Store {
+    async fn inspect_those(&self, name: &LockName, which: fn(&Entry) -> bool) -> Result<Snapshot> {
+        self.context.same_process()?;
+        let lock = self.lock(name.shared_key());
+        let wake_pipe = self.wake_pipe.clone();
+        let inspect = move |guard: QueueGuard<'_>| operator::inspect(&wake_pipe, guard, which);
+        // An operator who asks is told at once what keeps the lock.
+        let seen = self.in_time(lock.with_queue_if_present(inspect)).await;
+        let why = || lock.unanswered().map_or_else(no_answer, |(_, why)| why);
+        Ok(seen.unwrap_or_else(|| Err(why()))?.unwrap_or_default())
     }
 }
 
@@ -88,14 +102,11 @@ impl DistributedLock for Store {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        self.context.same_process()?;
-        let lock = self.lock(name.shared_key());
-        let wake_pipe = self.wake_pipe.clone();
-        let inspect = move |guard: QueueGuard<'_>| operator::inspect(&wake_pipe, guard);
-        // An operator who asks is told at once what keeps the lock.
-        let seen = self.in_time(lock.with_queue_if_present(inspect)).await;
-        let why = || lock.unanswered().map_or_else(no_answer, |(_, why)| why);
-        Ok(seen.unwrap_or_else(|| Err(why()))?.unwrap_or_default())
+        self.inspect_those(name, |_| true).await
+    }
+
+    async fn inspect_holders(&self, name: &LockName) -> Result<Snapshot> {
+        self.inspect_those(name, |entry| entry.held).await
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {

@@ -7,18 +7,21 @@ use fencelock_core::{FencingToken, Participant, ParticipantId, ReleaseOutcome, S
 use crate::lock::queue_cache::StepError;
 use crate::lock::queue_guard::QueueGuard;
 use crate::platform::centiseconds;
+use crate::queue::entry::Entry;
 use crate::queue::rules::Queue;
 use crate::storage::{inheritance, slot_pipe};
 use crate::wake::wake_pipe::WakePipe;
 
-/// The holders and waiters whose owners live.
+/// Those holders and waiters whose owners live.
 pub(crate) fn inspect(
     wake_pipe: &WakePipe,
     mut guard: QueueGuard<'_>,
+    which: fn(&Entry) -> bool,
 ) -> Result<Snapshot, StepError> {
     // Labels are in files.
     guard.needs_disk()?;
-    let entries = guard.queue().entries.clone();
+    let entries: Vec<_> =
+        guard.queue().entries.iter().filter(|entry| which(entry)).cloned().collect();
     let files = guard.files()?;
     let state = files.state()?;
     let own_labels: Vec<_> = entries

@@ -1,6 +1,7 @@
 //! Servers that refuse: a login, a right, a schema, one more connection.
 
 use fencelock_core::{Error, ErrorKind};
+use fencelock_postgres::schema::VERSION;
 use fencelock_testkit::proxy::{Proxy, framing};
 use fencelock_testkit::servers::{PostgresOptions, TestPostgres};
 

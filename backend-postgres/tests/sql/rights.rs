@@ -11,7 +11,7 @@ use super::server::{config, connected, connected_as, fast, reconnected_as};
 use super::session::text_of;
 
 /// The functions that programs call, in an order in which each has something to do.
-const OF_PROGRAMS: [&str; 14] = [
+const OF_PROGRAMS: [&str; 15] = [
     "version()",
     "attempt_1('k', gen_random_uuid(), 'x', 1, 1, 9000000, 'p', '', true, 1, true)",
     "attempt_1('k', gen_random_uuid(), 's', 1, 1, 9000000, 'p', '', true, 1, true)",
@@ -22,6 +22,7 @@ const OF_PROGRAMS: [&str; 14] = [
        ARRAY[1], ARRAY[1], ARRAY[1], ARRAY['']::bytea[], ARRAY[true], ARRAY[1], 'p')",
     "look_1('p', ARRAY['k']::bytea[], ARRAY[gen_random_uuid()])",
     "inspect_1('k')",
+    "holders_1('k')",
     "read_cell_1('k')",
     "swap_cell_1('k', NULL, gen_random_uuid(), '', 0)",
     "tidy_1('', '')",

@@ -17,7 +17,7 @@ use crate::protocol::call::ScriptCall;
 use crate::protocol::error::protocol_error;
 use crate::protocol::identity::{ClientId, Keys};
 use crate::protocol::script::SCRIPTS;
-use crate::protocol::snapshot::{self, LockContents};
+use crate::protocol::snapshot::{self, LockContents, MOST};
 use crate::server::scratch::Leftovers;
 
 /// How many times `node_timeout` an eviction waits while less than a majority has answered.
@@ -32,17 +32,26 @@ pub(crate) struct QuorumStore {
 
 impl QuorumStore {
     /// What each node that replies has of a lock.
-    async fn inspect_all(&self, keys: &Keys) -> Result<Vec<LockContents>> {
+    async fn inspect_all(&self, keys: &Keys, waiters: &str) -> Result<Vec<LockContents>> {
         let call = ScriptCall {
             script: &SCRIPTS.inspect,
             keys: &keys.all(),
-            values: &[snapshot::MOST.as_bytes()],
+            values: &[MOST, waiters].map(str::as_bytes),
         };
         let request = async |member: &Member, ticket| {
             let reply = member.batches.call(call, call.script.priority, Some(ticket)).await?;
             snapshot::read(reply).ok_or_else(|| protocol_error("inspect"))
         };
         self.quorum.ask(self.quorum.unanswered(), 1, request).await
+    }
+
+    async fn snapshot(&self, name: &LockName, waiters: &str) -> Result<Snapshot> {
+        let seen = self.inspect_all(&Keys::of(name.key()), waiters).await?;
+        let quorum = &self.quorum;
+        // A holder that too few nodes report may be held by the nodes that do not reply.
+        let silent = quorum.members.len() - seen.len();
+        Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1))
+            .into_snapshot())
     }
 }
 
@@ -74,17 +83,16 @@ impl DistributedLock for QuorumStore {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        let seen = self.inspect_all(&Keys::of(name.key())).await?;
-        let quorum = &self.quorum;
-        // A holder that too few nodes report may be held by the nodes that do not reply.
-        let silent = quorum.members.len() - seen.len();
-        Ok(LockContents::merge(seen, quorum.majority().saturating_sub(silent).max(1))
-            .into_snapshot())
+        self.snapshot(name, MOST).await
+    }
+
+    async fn inspect_holders(&self, name: &LockName) -> Result<Snapshot> {
+        self.snapshot(name, "0").await
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
-        let seen = self.inspect_all(&keys).await?;
+        let seen = self.inspect_all(&keys, MOST).await?;
         let found = seen.iter().find_map(|seen| seen.evicted(who));
         let Some((value, how)) = found else {
             return Ok(ReleaseOutcome::Absent);

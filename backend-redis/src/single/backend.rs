@@ -16,6 +16,7 @@ use super::store::Store;
 use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::Keys;
 use crate::protocol::script::SCRIPTS;
+use crate::protocol::snapshot::MOST;
 use crate::server::sample::{SAMPLE, in_turn};
 use crate::server::scratch::Leftovers;
 
@@ -87,12 +88,16 @@ impl DistributedLock for Store {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Snapshot> {
-        Ok(self.contents(&Keys::of(name.key())).await?.into_snapshot())
+        Ok(self.contents(&Keys::of(name.key()), MOST).await?.into_snapshot())
+    }
+
+    async fn inspect_holders(&self, name: &LockName) -> Result<Snapshot> {
+        Ok(self.contents(&Keys::of(name.key()), "0").await?.into_snapshot())
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
         let keys = Keys::of(name.key());
-        let contents = self.contents(&keys).await?;
+        let contents = self.contents(&keys, MOST).await?;
         match contents.evicted(who) {
             Some((value, how)) => self.release(&keys, &[value, how]).await,
             None => Ok(ReleaseOutcome::Absent),

@@ -15,7 +15,7 @@ use super::notifications::Notifications;
 use crate::protocol::call::ScriptCall;
 use crate::protocol::identity::{ClientId, Identity, Keys};
 use crate::protocol::script::SCRIPTS;
-use crate::protocol::snapshot::{self, LockContents};
+use crate::protocol::snapshot::{self, LockContents, MOST};
 use crate::server::node::Request;
 use crate::server::topology::Server;
 
@@ -81,7 +81,8 @@ impl Store {
 
     /// Releases those that are `known`, and all that wait: one after the other they would keep the others out.
     pub(crate) async fn release_strays(&self, keys: &Keys, known: Vec<Vec<u8>>) -> Result<()> {
-        let waiting = self.contents(keys).await?.strays(&self.client, |owner| self.is_over(owner));
+        let waiting =
+            self.contents(keys, MOST).await?.strays(&self.client, |owner| self.is_over(owner));
         let releasing = stream::iter(known.into_iter().chain(waiting)).map(async |stray| {
             let (keys, values) = (&keys.all(), &[stray.as_slice()]);
             let call = ScriptCall { script: &SCRIPTS.release, keys, values };
@@ -92,9 +93,9 @@ impl Store {
         Ok(())
     }
 
-    /// The holders and waiters of one lock.
-    pub(crate) async fn contents(&self, keys: &Keys) -> Result<LockContents> {
-        let values = [snapshot::MOST.as_bytes()];
+    /// The holders of one lock, and up to so many of its waiters.
+    pub(crate) async fn contents(&self, keys: &Keys, waiters: &str) -> Result<LockContents> {
+        let values = [MOST, waiters].map(str::as_bytes);
         let call = ScriptCall { script: &SCRIPTS.inspect, keys: &keys.all(), values: &values };
         let reply = self.server.call(call).await?;
         snapshot::read(reply).ok_or_else(|| self.server.protocol_error(keys.lock(), "inspect"))

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 
 use crate::error::ZkResult;
 use crate::nodes::{node, token};
+use crate::queue::order::Listing;
 use crate::queue::path::below;
 use crate::sessions::batch;
 use crate::sessions::session::Session;
@@ -53,17 +54,46 @@ impl QueuedNode {
 
 /// Reads the queue of `lock`.
 pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> ZkResult<Vec<QueuedNode>> {
-    let client = session.client()?;
-    // A lock that was released just before, at another server, must not be shown as held.
-    session.read(client.sync(lock)).await?;
-    let listing = node::list(session, lock).await?;
-    if listing.names().is_empty() {
-        return Ok(Vec::new());
+    let listing = list(session, lock).await?;
+    let mut joins = true;
+    read_nodes(session, lock, listing.in_order().take(MAX_SHOWN).collect(), &mut joins).await
+}
+
+/// Reads those of its nodes that hold.
+pub(crate) async fn read_holders(session: &Arc<Session>, lock: &str) -> ZkResult<Vec<QueuedNode>> {
+    let listing = list(session, lock).await?;
+    let (held, queued): (Vec<_>, Vec<_>) =
+        listing.in_order().take(MAX_SHOWN).partition(|(_, _, is_granted)| *is_granted);
+    let mut joins = true;
+    let mut nodes = read_nodes(session, lock, held, &mut joins).await?;
+    if joins {
+        let next = queued.into_iter().take_while(|(_, mode, _)| *mode == Mode::Shared).collect();
+        nodes.extend(read_nodes(session, lock, next, &mut joins).await?);
     }
-    // Also a leader's words are read of it.
-    session.require_own(lock, None).await?;
-    let queue: Vec<_> = listing.in_order().take(MAX_SHOWN).collect();
-    let reads = queue.into_iter().map(async |(name, mode, is_granted)| {
+    Ok(nodes)
+}
+
+async fn list(session: &Arc<Session>, lock: &str) -> ZkResult<Arc<Listing>> {
+    // A lock that was released just before, at another server, must not be shown as held.
+    session.read(session.client()?.sync(lock)).await?;
+    let listing = node::list(session, lock).await?;
+    if !listing.names().is_empty() {
+        // Also a leader's words are read of it.
+        session.require_own(lock, None).await?;
+    }
+    Ok(listing)
+}
+
+/// `joins`: all nodes before these are readers, also as a writer that has become one: then the readers that come next
+/// hold the lock too.
+async fn read_nodes(
+    session: &Arc<Session>,
+    lock: &str,
+    nodes: Vec<(&str, Mode, bool)>,
+    joins: &mut bool,
+) -> ZkResult<Vec<QueuedNode>> {
+    let client = session.client()?;
+    let reads = nodes.into_iter().map(async |(name, mode, is_granted)| {
         let path = below(lock, name);
         match session.read(client.get_data(&path)).await {
             Ok((data, stat)) => Ok(Some((path, mode, is_granted, data, stat))),
@@ -72,13 +102,11 @@ pub(crate) async fn read(session: &Arc<Session>, lock: &str) -> ZkResult<Vec<Que
         }
     });
     let nodes: ZkResult<Vec<_>> = join_all(reads).await.into_iter().collect();
-    // Behind a writer that has become a reader, the readers that come next hold the lock too.
-    let mut joins = true;
     let nodes = nodes?.into_iter().flatten().map(|(path, mode, is_granted, data, stat)| {
         let (label, is_shared) = node::read_data(&data);
         let mode = if is_shared { Mode::Shared } else { mode };
-        joins &= mode == Mode::Shared;
-        QueuedNode::new(path, mode, is_granted || joins, label, stat.czxid, stat.ctime)
+        *joins &= mode == Mode::Shared;
+        QueuedNode::new(path, mode, is_granted || *joins, label, stat.czxid, stat.ctime)
     });
     Ok(nodes.collect())
 }

@@ -13,7 +13,8 @@ use super::plan::Plan;
 use super::reports::Reports;
 use super::terminal::Terminal;
 
-/// How often the holder is read: at most once a second, since it costs the store something.
+/// How often the holder is read: at most once a second, and the holder alone, so that each of a thousand commands that
+/// wait costs the store the same.
 const EVERY: Duration = Duration::from_secs(1);
 /// Shorter waits are not reported.
 const FIRST: Duration = Duration::from_millis(100);
@@ -94,9 +95,9 @@ fn display(plan: &Plan) -> Option<Box<dyn FnMut(String)>> {
     }
 }
 
-/// A snapshot of the lock, if the store answers in time.
+/// The holders of the lock, if the store answers in time.
 pub(super) async fn inspect(plan: &Plan, locks: &Locks, within: Duration) -> Option<Snapshot> {
-    timeout(within, locks.inspect(&plan.name)).await.ok()?.ok()
+    timeout(within, locks.inspect_holders(&plan.name)).await.ok()?.ok()
 }
 
 /// `held for 3 min 2 s by "backup.sh" (pid 4711 on host web-1) and 2 others`, `None` when the lock is

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::ClientInner;
 use crate::store::distributed_lock::Snapshot;
+use crate::store::erased::ErasedStore;
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, format_duration};
@@ -87,8 +89,21 @@ impl Connection {
 
     /// The holders and waiters of `name`, as far as the store knows.
     pub(crate) async fn inspect(&self, name: &str) -> Result<Snapshot> {
+        self.seen(name, |store, name| store.inspect(name)).await
+    }
+
+    /// Its holders alone.
+    pub(crate) async fn inspect_holders(&self, name: &str) -> Result<Snapshot> {
+        self.seen(name, |store, name| store.inspect_holders(name)).await
+    }
+
+    async fn seen(
+        &self,
+        name: &str,
+        ask: for<'a> fn(&'a dyn ErasedStore, &'a LockName) -> BoxFuture<'a, Result<Snapshot>>,
+    ) -> Result<Snapshot> {
         let (name, client) = self.resolved(name, Operation::Inspect).await?;
-        let asked = client.ask(client.store.inspect(&name)).await;
+        let asked = client.ask(ask(&*client.store, &name)).await;
         let mut seen = asked.map_err(|error| client.explain(error, Operation::Inspect, &name))?;
         for token in seen.holders.iter_mut().filter_map(|holder| holder.token.as_mut()) {
             *token = token.in_epoch(client.settings.token_epoch);

@@ -37,6 +37,18 @@ impl Locks {
         self.connection.inspect(name.as_ref()).await
     }
 
+    /// [`inspect`](Locks::inspect) without the waiters. It costs the store the same, however many wait, so that each
+    /// of them can ask who holds.
+    ///
+    /// # Errors
+    /// The store's; [`ErrorKind::InvalidArgument`] for an invalid name.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn inspect_holders(&self, name: impl AsRef<str>) -> Result<Snapshot> {
+        self.connection.inspect_holders(name.as_ref()).await
+    }
+
     /// Whether the store answers now, within `limit`: for the readiness probe of a service. It costs the store one
     /// [`inspect`](Locks::inspect) of a lock that nobody has. A server that answers and cannot grant locks, such as a
     /// replica or a standby, counts as one that does not; the error says why.

@@ -225,7 +225,7 @@ impl Election {
     pub async fn leader(&self) -> Result<Option<Leader>> {
         let said = self.handle.read(Operation::Read, said).await?;
         // Asked after the cell: a leader writes while it holds the lock.
-        let seen = self.connection.inspect(&self.name).await?;
+        let seen = self.connection.inspect_holders(&self.name).await?;
         let leads = |holder: &&Participant| holder.mode == Mode::Exclusive;
         let Some(holder) = seen.holders.iter().find(leads) else { return Ok(None) };
         match (said, holder.token) {

@@ -78,6 +78,15 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// Why the store gave no answer.
     fn inspect(&self, name: &LockName) -> impl Future<Output = Result<Snapshot>> + Send;
 
+    /// [`inspect`](Self::inspect) without the waiters, of which each may ask who holds, once a second: it costs the
+    /// same, however many wait. By default it is `inspect`, which costs more with each of them.
+    ///
+    /// # Errors
+    /// Why the store gave no answer.
+    fn inspect_holders(&self, name: &LockName) -> impl Future<Output = Result<Snapshot>> + Send {
+        self.inspect(name)
+    }
+
     /// Takes the lock, or the place in the queue, from `who` of a snapshot, for an operator.
     ///
     /// # Errors

@@ -39,6 +39,7 @@ pub(crate) trait ErasedStore: Send + Sync {
         report: Report<'a, WaiterCheck>,
     ) -> BoxFuture<'a, ()>;
     fn inspect<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Snapshot>>;
+    fn inspect_holders<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Snapshot>>;
     fn evict<'a>(
         &'a self,
         name: &'a LockName,
@@ -108,6 +109,10 @@ impl<S: DistributedLock> ErasedStore for Erased<S> {
 
     fn inspect<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Snapshot>> {
         Box::pin(self.0.inspect(name))
+    }
+
+    fn inspect_holders<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Snapshot>> {
+        Box::pin(self.0.inspect_holders(name))
     }
 
     fn evict<'a>(

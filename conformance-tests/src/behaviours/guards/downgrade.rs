@@ -347,6 +347,8 @@ async fn shown(context: Arc<Context>) {
             && seen.holders.iter().any(|holder| holder.label.as_ref().is_some_and(is_labelled))
     };
     context.until_seen("two readers, one with the writer's label", &two, &name, both_read).await;
+    let holders = context.soon("a snapshot", two.inspect_holders(&name)).await;
+    assert!(both_read(&holders.expect("seen")), "the same holders without the waiters");
     context.release(writer).await;
     context.release(reader).await;
 }

@@ -73,6 +73,9 @@ async fn modes(context: Arc<Context>) {
         assert_eq!(seen, [guard.mode()]);
         let waiter = work::spawn_waiter(&locks, &name, How::Exclusive);
         context.until_queued(&locks, &name, 1).await;
+        let holders = context.soon("it answers", locks.inspect_holders(&name)).await;
+        let holders = holders.expect("answers").holders;
+        assert_eq!(holders.iter().map(|holder| holder.mode).collect::<Vec<_>>(), [guard.mode()]);
         waiter.abort();
         context.until_queued(&locks, &name, 0).await;
         context.release(guard).await;
