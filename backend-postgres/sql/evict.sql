@@ -34,6 +34,7 @@ BEGIN
   END IF;
   IF NOT FOUND THEN RETURN 0; END IF;
   removed := remove_claim(p_key, victim.owner, true);
-  IF removed = 1 THEN PERFORM pg_notify(victim.proc, victim.owner::text); END IF;
+  -- As in hand_off.
+  PERFORM pg_notify(victim.proc, victim.owner::text) WHERE removed = 1 AND pg_notification_queue_usage() < 0.5;
   RETURN removed;
 END $$;

@@ -66,7 +66,13 @@ const TABLE: &[(&str, Meaning)] = &[
     ("42P05", A_POOLER),
     ("53100", later("the server's disk is full")),
     ("53200", later("the server's memory is full")),
-    ("53300", elsewhere("the server accepts no more connections")),
+    (
+        "53300",
+        elsewhere(
+            "the server accepts no more connections: see its max_connections and reserved_connections, and the \
+             CONNECTION LIMIT of the role and the database",
+        ),
+    ),
     ("55P03", later(ROW_IS_TAKEN)),
     (
         "57014",

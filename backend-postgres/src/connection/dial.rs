@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio::try_join;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -122,10 +122,13 @@ impl ConnectOptions {
             program::call(|| {
                 tracing::warn!(
                     host = %session.host,
-                    "a pooler is between: it passes no notifications, so waiters ask ten times a second; \
-                     session mode, or a direct connection, is better"
+                    "a pooler is between: it passes no notifications, so waiters ask ten times a second, and after \
+                     four seconds each second; session mode, or a direct connection, is better"
                 );
             });
+            // The name of the session is of no use there, and pgbouncer sets it for each transaction of a client that
+            // has another one than the last, in a transaction of its own.
+            self.execute(&session, "SET application_name = 'fencelock'").await?;
             Ok(None)
         };
         session.prepared = self.in_time(&session.host, end, Box::pin(preparing)).await?;
@@ -160,7 +163,10 @@ impl ConnectOptions {
         // A stream is encrypted before it comes here.
         config.ssl_mode(SslMode::Disable);
         without_nul("database's name", &self.database)?;
-        config.dbname(&self.database).application_name(&self.session_name);
+        // Another name for the second one of a probe, which is not to be ended with what the first one replaces: the
+        // server would log that.
+        let name = if pushes.is_some() { &self.session_name } else { "fencelock" };
+        config.dbname(&self.database).application_name(name);
         let user = user_or(user, whoami::username)?;
         without_nul("user", &user)?;
         config.user(user);
@@ -257,15 +263,21 @@ impl ConnectOptions {
         });
         // At another address of the host there may be another server.
         let other = self.log_in(&session.host, session.address, None).await?;
-        let notify =
-            "SELECT pg_catalog.pg_backend_pid()::pg_catalog.text, pg_catalog.pg_notify($1, '')";
-        let sent = other.client.query_typed(notify, &[(&probe.channel, Type::TEXT)]).await;
-        let rows = other.state.observe(sent, &other.host)?;
-        // Two connections at one backend, which only a pooler makes, and which a notification would take as
-        // long as it may to show.
-        let is_shared = rows.first().map(|row| read_setting(row, 0)).transpose()? == backend;
-        let is_direct =
-            !is_shared && matches!(timeout(probe.limit, probe.probed).await, Ok(Ok(())));
+        let notify = format!(
+            "SELECT pg_catalog.pg_backend_pid()::pg_catalog.text, {}",
+            self.statements.text(Function::Notify).trim_start_matches("SELECT ")
+        );
+        let arguments: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&probe.channel, Type::TEXT), (&"", Type::TEXT)];
+        let sent = other.client.query_typed(&notify, &arguments).await;
+        let is_direct = match other.state.observe(sent, &other.host)?.first() {
+            // Two connections at one backend, which only a pooler makes, and which a notification would take as
+            // long as it may to show.
+            Some(row) if read_setting::<Option<String>>(row, 0)? == backend => false,
+            Some(_) => matches!(timeout(probe.limit, probe.probed).await, Ok(Ok(()))),
+            // No notification is sent now. The login of a pooler names another backend.
+            None => backend == Some(session.backend.to_string()),
+        };
         // Behind a pooler another session may get this, and the first keeps a channel that is not used again.
         self.execute(session, &format!("UNLISTEN {channel}")).await?;
         Ok(is_direct)

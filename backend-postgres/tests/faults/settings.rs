@@ -96,6 +96,38 @@ async fn a_schema_that_the_encoding_lacks_is_refused_by_name() {
     release(acquire(&direct(&server, "schema=été").await, "lock").await).await;
 }
 
+/// A program that listens and does not read holds up the notifications of the whole server, whose queue is full then.
+/// No step fails, nor a connect; and what could be read again is used again. (Before 17 the queue is 8 GB.)
+/// Fault 58: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_of_notifications_fails_nothing() {
+    let known = "SELECT count(*) FROM pg_settings WHERE name = 'max_notify_queue_pages'";
+    if sql(&database().await, known).await == "0" {
+        return;
+    }
+    let options = PostgresOptions::new().setting("max_notify_queue_pages", "64");
+    let server = options.start().await.expect("a server starts");
+    let (one, other) = (direct(&server, "ttl=6s").await, direct(&server, "ttl=6s").await);
+    let deaf = user(&server).await;
+    deaf.batch_execute("LISTEN noise").await.unwrap();
+    deaf.batch_execute("BEGIN; SELECT 1").await.unwrap();
+    let noisy = "SELECT pg_notify('noise', repeat('x', 7000))";
+    while server.sql(noisy).await.is_ok() {}
+    works(&one, &other).await;
+    works(&direct(&server, "ttl=6s").await, &other).await;
+    let (cell, evicted) = (one.cell("cell"), acquire(&one, "evicted").await);
+    assert!(cell.compare_and_set(None, *b"content").await.unwrap());
+    let seen = other.inspect("evicted").await.unwrap();
+    assert!(other.evict("evicted", &seen.holders[0].id).await.unwrap());
+    let still_full = server.sql(noisy).await.unwrap_err().to_string();
+    assert!(still_full.contains("54000"), "{still_full}");
+    drop(deaf);
+    let late = hand_overs(&one, &other).await;
+    assert!(late[0] < ms(300), "no notification has come: {late:?}");
+    drop(evicted);
+    drained(&server).await;
+}
+
 /// A user whose sessions have another role: a new one ends that which it replaces, although the network does
 /// not say that this is dead.
 /// Faults 10, 58: postgres
