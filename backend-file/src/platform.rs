@@ -150,6 +150,14 @@ mod linux {
         rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len)
     }
 
+    /// Takes the blocks of a part of `file`, where its file system can.
+    pub(crate) fn allocate(file: &File, at: u64, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, len) {
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            allocated => allocated,
+        }
+    }
+
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
     /// The id of this boot of the machine.
@@ -265,6 +273,11 @@ mod other {
 
     pub(crate) fn sync_data(file: &File) -> io::Result<()> {
         rustix::fs::fsync(file)
+    }
+
+    /// Writes may need space still.
+    pub(crate) fn allocate(_: &File, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
     }
 
     /// The blocks stay.

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fencelock_core::{Error, ErrorKind, Locks, LostReason, Settings};
+use fencelock_core::{Claimed, Error, ErrorKind, Locks, LostReason, Settings, Tick};
 use fencelock_file::FileStore;
 use fencelock_testkit::apart;
 use fencelock_testkit::helpers::*;
@@ -63,6 +63,7 @@ async fn a_full_disk_leaves_a_cell_as_it_was() {
     assert!(cell.compare_and_set(None, vec![1; 9_000]).await.unwrap());
     assert!(other.compare_and_set(None, *b"small").await.unwrap());
     other.remove().await.unwrap();
+    release(acquire(&locks, "job").await).await;
     let seen = cell.read().await.unwrap().unwrap();
     let filler = directory.path().join("filler");
     fill(&filler);
@@ -78,6 +79,15 @@ async fn a_full_disk_leaves_a_cell_as_it_was() {
     assert_eq!(other.read().await.unwrap(), None);
     let mut watch = cell.watch().await.unwrap();
     assert_eq!(soon("it is seen", watch.next()).await.unwrap().as_ref(), Some(&seen));
+    // A job whose end could not be recorded does not begin.
+    let job = locks.once("job").tick(Tick::number(1));
+    let error = soon("it says so", job.claim()).await.unwrap_err();
+    assert!(format!("{error:?}").contains("No space"), "{error:?}");
+    std::fs::remove_file(&filler).unwrap();
+    let Claimed::Run(run) = job.claim().await.unwrap() else { panic!("it is to be run") };
+    fill(&filler);
+    run.done().await.unwrap();
+    assert!(matches!(job.claim().await.unwrap(), Claimed::Done { .. }));
     std::fs::remove_file(&filler).unwrap();
     assert!(cell.compare_and_set(Some(seen.version()), vec![2; 9_000]).await.unwrap());
     let changed = soon("the change is seen", watch.next()).await.unwrap().unwrap();

@@ -68,6 +68,14 @@ impl CellStore for Store {
         self.on_disk(self.dir(cell), swap).await
     }
 
+    async fn reserve(&self, cell: &LockName) -> Result<()> {
+        let reserve = |dir: &LockDir| {
+            let Some(cell) = open_or_create(dir)? else { return Ok(()) };
+            Ok(cell.latch()?.ok_or(StepError::Contended)?.reserve()?)
+        };
+        self.on_disk(self.dir(cell), reserve).await
+    }
+
     /// Lists the locks that may have a cell. Writes nothing.
     async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {
         let (context, prefix) = (self.context.clone(), prefix.to_owned());

@@ -12,7 +12,7 @@ use fencelock_core::{Content, Error, ErrorKind, Keep, Result, Stamp};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::platform::{BootId, punch_hole};
+use crate::platform::{BootId, allocate, punch_hole};
 use crate::queue::entry::{Corrupt, MAX_ENTRIES};
 use crate::queue::record::OTHER_VERSION;
 use crate::storage::cell_record::CellRecord;
@@ -146,6 +146,12 @@ impl CellGuard<'_> {
     /// [`Foreign`](fencelock_core::ErrorKind::Foreign) if it is damaged.
     pub(crate) fn read(&self) -> Result<Option<Content>> {
         self.0.read()?.map_err(|why| self.0.state.foreign(why.0))
+    }
+
+    /// Like [`CellStore::reserve`](fencelock_core::CellStore::reserve): of the record, and of both slots.
+    pub(crate) fn reserve(&self) -> Result<()> {
+        let reserved = allocate(self.0.state.file(), RECORD_AT, SLOTS_AT + 2 * SLOT - RECORD_AT);
+        reserved.map_err(|errno| self.0.state.failed("reserve space in", errno))
     }
 
     /// Like [`CellStore::swap`](fencelock_core::CellStore::swap).

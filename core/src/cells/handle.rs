@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::cells::combining::{Key, Step, View, change};
 use crate::cells::record::Kind;
-use crate::cells::settled::{Access, Seen};
+use crate::cells::settled::{Access, Patience, Seen};
 use crate::cells::watching::{Watchers, Watching};
 use crate::client::ClientInner;
 use crate::client::connection::Connection;
@@ -81,6 +81,13 @@ impl Handle {
         let (client, cells, key) = self.connected(doing).await?;
         let changed = change(client, cells, key, by).await;
         changed.map_err(|error| client.explain(error, doing, &key.name))
+    }
+
+    /// Takes the space that a later change needs.
+    pub(crate) async fn reserve(&self, doing: Operation) -> Result<()> {
+        let (client, cells, key) = self.resolved(doing).await?;
+        let reserved = Patience::start(client).repeat(|| cells.0.reserve(&key.name)).await;
+        reserved.map_err(|error| client.explain(error, doing, &key.name))
     }
 
     pub(crate) async fn remove(&self) -> Result<()> {

@@ -174,7 +174,11 @@ impl Once {
                 release(guard).await;
                 Ok(Claimed::Done { by })
             }
-            None => Ok(Claimed::Run(Run { guard, handle: self.handle.clone(), tick })),
+            None => {
+                // Work whose end could not be recorded does not begin.
+                self.handle.reserve(Operation::Write).await?;
+                Ok(Claimed::Run(Run { guard, handle: self.handle.clone(), tick }))
+            }
         }
     }
 

@@ -52,6 +52,16 @@ pub trait CellStore: Send + Sync + 'static {
         keep: Keep,
     ) -> impl Future<Output = Result<bool>> + Send;
 
+    /// Takes the space of a cell of any content, so that a later swap needs none: a job that runs once is not to
+    /// run in vain because the disk was full before. By default nothing: where a full store grants no lock
+    /// either, no job begins.
+    ///
+    /// # Errors
+    /// Any; the core retries after a [retryable](crate::Error::is_retryable) one.
+    fn reserve(&self, _cell: &LockName) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Whether the store removes what is kept for a time, after that time, by itself. By default it does not:
     /// then the core writes the end into the content, and the clock of each client judges it.
     fn ends_by_time(&self) -> bool {
@@ -211,6 +221,7 @@ pub(crate) trait ErasedCells: Send + Sync {
         to: Option<&'a Content>,
         keep: Keep,
     ) -> BoxFuture<'a, Result<bool>>;
+    fn reserve<'a>(&'a self, cell: &'a LockName) -> BoxFuture<'a, Result<()>>;
     fn ends_by_time(&self) -> bool;
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Option<Vec<String>>>>;
 }
@@ -232,6 +243,10 @@ impl<S: CellStore> ErasedCells for S {
         keep: Keep,
     ) -> BoxFuture<'a, Result<bool>> {
         Box::pin(CellStore::swap(self, cell, from, to, keep))
+    }
+
+    fn reserve<'a>(&'a self, cell: &'a LockName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(CellStore::reserve(self, cell))
     }
 
     fn ends_by_time(&self) -> bool {
