@@ -15,6 +15,9 @@ use crate::types::options;
 /// The most ids of one grant.
 const PER_TOKEN: u32 = 1_024;
 
+/// Of how many names a client keeps the rest of a block; beyond, it forgets those that no task uses at the moment.
+const MOST_BLOCKS: usize = 1_024;
+
 /// What is left if a client dies between a grant and its release delays the others for no longer.
 const TTL: Duration = Duration::from_secs(2);
 
@@ -25,7 +28,8 @@ const TTL: Duration = Duration::from_secs(2);
 /// that: a client fetches a block of them with one acquisition. So no program may hold that lock: a program whose
 /// names of locks come from its users begins them with something of its own. Ids are unique as far as fencing tokens rise
 /// ([`Profile::tokens`](crate::Profile::tokens)), in Redis also after a loss of its data. They
-/// rise within a client, not between clients, and fit an `i64`. The rest of a block is lost with its client.
+/// rise within a client, not between clients, and fit an `i64`. The rest of a block is lost with its client, or when
+/// the client uses more than 1,024 names.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
@@ -84,7 +88,13 @@ impl Ids {
         let size = *self.block.as_ref().map_err(|error| explained(error.clone()))?;
         let (client, request) = self.lock.resolved_now().await?;
         let blocks = client.registry::<Blocks>();
-        let block = blocks.lock().entry(request.name.shared_key().clone()).or_default().clone();
+        let block = {
+            let (mut blocks, key) = (blocks.lock(), request.name.shared_key());
+            if blocks.len() >= MOST_BLOCKS && !blocks.contains_key(key) {
+                blocks.retain(|_, block| Arc::strong_count(block) > 1);
+            }
+            blocks.entry(key.clone()).or_default().clone()
+        };
         let mut left = block.left.lock().await;
         if left.is_empty() {
             *left = self.fetch(size).await?;
@@ -130,6 +140,17 @@ fn first_id(token: u64) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn names_that_were_used_once_are_forgotten() {
+        let locks = crate::memory::Memory::new().locks(Default::default()).unwrap();
+        for n in 0..=MOST_BLOCKS {
+            locks.ids(format!("{n}")).next().await.unwrap();
+        }
+        let ids = locks.ids("last");
+        let (client, _) = ids.lock.resolved_now().await.unwrap();
+        assert_eq!(client.registry::<Blocks>().lock().len(), 1);
+    }
 
     #[test]
     fn ids_fit_an_i64_or_are_refused() {
