@@ -94,7 +94,14 @@ impl FileStore {
         let runtime = current_runtime()?;
         let clock = start_clock()?;
         let (context, wake_pipe) = run_detached(move || self.open(&runtime)).await??;
-        let shown = format!("file://{}", context.directory.path.display());
+        let path = context.directory.path.display();
+        if ["/tmp", "/var/tmp"].iter().any(|tmp| context.directory.path.starts_with(tmp)) {
+            tracing::warn!(
+                "{path}: what is there is removed with age or at a reboot, and a service with PrivateTmp= has \
+                 another one; keep locks in a directory such as /var/lib/jobs/locks"
+            );
+        }
+        let shown = format!("file://{path}");
         Locks::new(Arc::new(Store::new(context, wake_pipe, clock)), &shown, settings)
     }
 

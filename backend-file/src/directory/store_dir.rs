@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fencelock_core::{Error, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{self, Errno};
 
 use crate::directory::account::Account;
@@ -79,6 +79,9 @@ impl Directory {
 
     fn checked(path: PathBuf, fd: OwnedFd, stat: &Stat) -> Result<Directory> {
         let fs = refuse_network(fd.as_fd(), &path)?;
+        // systemd-tmpfiles skips a directory that is locked so, with all that is in it. A hint to it: without
+        // the lock, the directory is only removed sooner.
+        let _ = rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared);
         let (rights, in_memory) = (Rights::of(stat), platform::in_memory(&fs));
         Ok(Directory { path, fd, rights, in_memory })
     }

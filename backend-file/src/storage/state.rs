@@ -66,7 +66,15 @@ impl<'a> State<'a> {
     /// Opens the state file in the directory `dir` at `path`.
     pub(crate) fn open(dir: BorrowedFd<'_>, path: &'a Path) -> Result<State<'a>> {
         let file = regular_file::open(dir, STATE).map_err(|errno| match errno {
-            Errno::NOENT => foreign(&path.join(STATE), "it is missing"),
+            Errno::NOENT => {
+                let why = format!(
+                    "it is missing, perhaps removed by a cleaner of old files; when no process uses the lock any \
+                     more, run rm -r '{}': the lock's fencing tokens then begin again, and what it remembers, \
+                     such as runs of once, is gone",
+                    path.display()
+                );
+                foreign(&path.join(STATE), &why)
+            }
             Errno::LOOP | Errno::ISDIR | Errno::NXIO => {
                 foreign(&path.join(STATE), "it is not a regular file")
             }

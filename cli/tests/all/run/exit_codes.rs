@@ -109,6 +109,31 @@ fn a_bad_store_is_78_and_shows_no_password() {
 }
 
 #[test]
+fn a_directory_without_its_regular_files_names_the_remedy() {
+    let here = Scratch::new();
+    assert_eq!(here.code(&["job", "--", "true"]), 0);
+    std::fs::remove_file(here.path("locks/lock%3Ajob/L")).unwrap();
+    let said = here.fails(78, &["job", "--", "true"]);
+    let (_, remedy) = said.split_once("run ").expect("a remedy");
+    let remedy = remedy.split_once(':').expect("and what it costs").0;
+    assert!(std::process::Command::new("sh").args(["-c", remedy]).status().unwrap().success());
+    assert_eq!(here.code(&["job", "--", "true"]), 0, "{remedy}");
+}
+
+/// Each would otherwise let two jobs run at once.
+#[test]
+fn a_cleaner_of_old_files_spares_a_directory_in_use() {
+    let here = Scratch::new();
+    let _held = here.hold(&[], "job");
+    std::fs::write(here.path("conf"), format!("d {} - - - 0\n", here.path("").display())).unwrap();
+    let mut cleaner = std::process::Command::new("systemd-tmpfiles");
+    let cleaned = cleaner.arg("--clean").arg(here.path("conf")).status();
+    cleaned.expect("systemd-tmpfiles is installed: the package systemd");
+    assert!(!here.path("conf").exists(), "it has cleaned");
+    assert_eq!(here.code(&["-n", "job", "--", "true"]), 75);
+}
+
+#[test]
 fn a_url_in_the_wrong_place_shows_no_password() {
     const URL: &str = "redis://me:hunter2@host/";
     let here = Scratch::new();
@@ -189,7 +214,7 @@ fn flocks_spellings_work() {
     for verbose in ["--verbose", "-v"] {
         let verbose = here.output(&[verbose, "job", "--", "true"]);
         let printed = String::from_utf8(verbose.stderr).unwrap();
-        assert!(printed.starts_with("fencelock: got \"job\" on file://"), "{printed}");
+        assert!(printed.contains("\nfencelock: got \"job\" on file://"), "{printed}");
         assert!(printed.contains("fencing token"), "{printed}");
     }
 }

@@ -145,6 +145,8 @@ fn elsewhere_a_waiter_is_quiet_unless_asked() {
     assert_eq!(String::from_utf8(quiet.stderr).unwrap(), "");
     let printed = here.output(&["-w", "2", "--skip-ok", "--verbose", "job", "--", "true"]);
     let printed = String::from_utf8(printed.stderr).unwrap();
+    let (warning, printed) = printed.split_once('\n').expect("lines");
+    assert!(warning.contains("is removed with age or at a reboot"), "below /tmp: {warning}");
     assert!(printed.starts_with("fencelock: waiting for \"job\" on file://"), "{printed}");
     assert_eq!(printed.lines().count(), 2, "once, and that the wait timed out: {printed}");
 }
