@@ -42,15 +42,17 @@ enum Command {
     OfOneStore(stores::Options),
     Completions(manual::CompletionsOptions),
     Man(manual::ManOptions),
-    #[command(hide = true, name = run::WATCHDOG)]
-    Watchdog(run::WatchdogOptions),
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = lab::run_if_asked().or_else(stores::refuse_if_missing) {
+    let code = run::watch_if_asked().or_else(lab::run_if_asked).or_else(stores::refuse_if_missing);
+    if let Some(code) = code {
         return code;
     }
-    if let Err(error) = run::name_first::check(Cli::command(), std::env::args_os()) {
+    let all: Vec<_> = std::env::args_os().collect();
+    let check = run::from_flock::check(Cli::command(), &all)
+        .and_then(|()| run::name_first::check(Cli::command(), all));
+    if let Err(error) = check {
         // Printing fails only when the terminal itself is gone.
         let _ = error.print();
         return ExitCode::from(EX_USAGE);
@@ -80,7 +82,6 @@ fn main() -> ExitCode {
         }
         Command::Completions(options) => manual::run(options.run(&Cli::command())),
         Command::Man(options) => manual::run(options.run(Cli::command())),
-        Command::Watchdog(options) => run::watch(options),
     };
     reports.flush_within(run::WRITTEN_WITHIN);
     code

@@ -35,13 +35,12 @@ use plan::Plan;
 
 pub(crate) use options::Options;
 pub(crate) use options::elect::Options as ElectOptions;
-pub(crate) use options::name_first;
 pub(crate) use options::once::Options as OnceOptions;
-pub(crate) use process::watchdog::Options as WatchdogOptions;
+pub(crate) use options::{from_flock, name_first};
 pub(crate) use reports::Reports;
 
-/// The hidden subcommand of the watchdog.
-pub(crate) const WATCHDOG: &str = "__watchdog";
+/// The watchdog's first argument, before `--` and the command. Not for users, so no subcommand of clap's.
+const WATCHDOG: &str = "__watchdog";
 
 /// How long at most the end waits until the messages are written.
 pub(crate) const WRITTEN_WITHIN: Duration = Duration::from_secs(3);
@@ -71,9 +70,11 @@ fn start(codes: Codes, plan: Result<Plan, Outcome>) -> ExitCode {
     })
 }
 
-/// The watchdog's whole life.
-pub(crate) fn watch(options: WatchdogOptions) -> ExitCode {
-    in_one_thread(process::watchdog::watch(options))
+/// The watchdog's whole life, if this process is one.
+pub(crate) fn watch_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let is_watchdog = arguments.next().is_some_and(|command| command == WATCHDOG);
+    is_watchdog.then(|| in_one_thread(process::watchdog::watch(arguments.skip(1).collect())))
 }
 
 /// One thread is enough, and starts faster than several; it is never blocked for long.

@@ -26,9 +26,8 @@ impl Signals {
     /// Those of the system.
     pub fn of(wanted: &[Signal]) -> io::Result<Signals> {
         let ignored = ignored();
-        let is_ignored = |signal: Signal| ignored >> (signal.as_raw() - 1) & 1 == 1;
         let mut streams = Vec::new();
-        for &signal in wanted.iter().filter(|signal| !is_ignored(**signal)) {
+        for &signal in wanted.iter().filter(|signal| !is_in(ignored, signal.as_raw())) {
             streams.push((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?));
         }
         Ok(Signals { streams })
@@ -60,8 +59,15 @@ impl Signals {
     }
 }
 
+/// Whether the signal with this `number` is in `mask`.
+#[must_use]
+pub fn is_in(mask: u64, number: i32) -> bool {
+    mask >> (number - 1) & 1 == 1
+}
+
 /// The signals that this process ignores, one bit each; none where `/proc` is missing.
-fn ignored() -> u64 {
+#[must_use]
+pub fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! The environment variables of the command. A nested fencelock reads from them which locks are
-//! held around it, for which it would wait for ever.
+//! What the command inherits: the signals that were blocked, and the environment variables. A nested
+//! fencelock reads from them which locks are held around it, for which it would wait for ever.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,22 +7,27 @@ use fencelock::FencingToken;
 use serde::{Deserialize, Serialize};
 
 use super::exit::Outcome;
-use super::plan::Plan;
-use super::process::child::Variable;
+use super::plan::{Kind, Plan};
+use super::process::child::Inherited;
+use super::signals::Blocked;
 
 /// All locks held by the commands of fencelock around a command, as a JSON list, the outermost first.
 const HELD: &str = "FENCELOCK_HELD";
 
-#[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Held {
     store: String,
     name: String,
+    /// By a reader, or with permits: others may hold it too.
+    #[serde(default)]
+    shared: bool,
 }
 
-/// The locks that are held around this process.
+/// The locks that are held around this process, and the signals that were blocked.
 #[derive(Debug)]
 pub(super) struct Environment {
     held: Vec<Held>,
+    blocked: Blocked,
 }
 
 impl Environment {
@@ -36,23 +41,36 @@ impl Environment {
             let advice = "is not what an outer fencelock wrote; unset it";
             Outcome::configuration(format!("the environment's {HELD} {advice}: {cause}"))
         })?;
-        Ok(Environment { held })
+        let blocked =
+            Blocked::unblock().map_err(|cause| Outcome::System("cannot unblock signals", cause))?;
+        Ok(Environment { held, blocked })
     }
 
-    /// Refuses a lock that this very job holds already, and so would wait for itself.
+    /// Refuses a lock that this very job holds already, and so would wait for itself. Where both share it, it
+    /// may be granted, or wait for a writer in line, which waits for this job: that needs a limit.
     pub(super) fn refuse_nested(&self, plan: &Plan) -> Result<(), Outcome> {
-        if !self.held.contains(&held(plan)) {
+        let own = held(plan);
+        let is_own = |outer: &&Held| (&outer.store, &outer.name) == (&own.store, &own.name);
+        let Some(outer) = self.held.iter().rfind(is_own) else { return Ok(()) };
+        let both_share = outer.shared && own.shared;
+        if both_share && plan.own.wait.is_some() {
             return Ok(());
         }
+        let would = match both_share {
+            true => {
+                "may wait for a writer that waits for this job; limit that by -w, or try with -n"
+            }
+            false => "would wait for itself",
+        };
         Err(Outcome::usage(format!(
-            "{:?} on {} is already held by the fencelock that this command runs under; it would wait \
-             for itself (see {HELD})",
+            "{:?} on {} is already held by the fencelock that this command runs under; it {would} \
+             (see {HELD})",
             plan.name, plan.store.redacted_url
         )))
     }
 
-    /// The variables for a command that holds the lock with this `token`.
-    pub(super) fn of_command(&self, plan: &Plan, token: FencingToken) -> Vec<Variable> {
+    /// What a command inherits that holds the lock with this `token`.
+    pub(super) fn of_command(&self, plan: &Plan, token: FencingToken) -> Inherited {
         let own = held(plan);
         let all: Vec<&Held> = self.held.iter().chain([&own]).collect();
         // A list of texts always has a JSON form.
@@ -65,12 +83,14 @@ impl Environment {
         ];
         own.extend(plan.own.hold_at_most.map(|limit| ("FENCELOCK_DEADLINE", unix_seconds(limit))));
         let own = own.into_iter().map(|(name, value)| (name, Some(value.into())));
-        own.chain(plan.store.config.environment.iter().cloned()).collect()
+        let variables = own.chain(plan.store.config.environment.iter().cloned()).collect();
+        Inherited { variables, blocked: self.blocked }
     }
 }
 
 fn held(plan: &Plan) -> Held {
-    Held { store: plan.store.identity(), name: plan.name.clone() }
+    let shared = matches!(plan.own.kind, Kind::Read | Kind::Permits(_));
+    Held { store: plan.store.identity(), name: plan.name.clone(), shared }
 }
 
 /// Now and `more`, rounded down. For users and scripts: no decision here depends on it.

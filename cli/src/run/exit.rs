@@ -117,6 +117,11 @@ impl Outcome {
         }
     }
 
+    /// Whether the command was not run, for a lock that is busy or a tick that is done.
+    pub(super) fn is_a_skip(&self) -> bool {
+        matches!(self, Outcome::Busy(_) | Outcome::Done(_))
+    }
+
     pub(super) fn was_reported(&self) -> bool {
         matches!(self, Outcome::Lost { reported: true, .. })
     }
@@ -179,10 +184,10 @@ impl Codes {
         }
     }
 
-    /// Whether a busy lock, or a tick that is done, is expected and not reported: with `--skip-ok`, by
-    /// default of `fencelock once`, and like flock's `-n`.
-    pub(super) fn is_silent_about(self, outcome: &Outcome) -> bool {
-        matches!(outcome, Outcome::Busy(_) | Outcome::Done(_)) && (self.skip_ok || self.flock)
+    /// Whether a skip is expected and not reported: with `--skip-ok`, by default of `fencelock once`, and
+    /// like flock's `-n`.
+    pub(super) fn are_silent(self) -> bool {
+        self.skip_ok || self.flock
     }
 }
 

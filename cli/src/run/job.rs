@@ -45,7 +45,8 @@ pub(super) async fn run(codes: Codes, plan: Result<Plan, Outcome>) -> u8 {
         Ok(()) => job(&plan, &mut status).await.unwrap_or_else(|outcome| outcome),
         Err(outcome) => outcome,
     };
-    if !outcome.was_reported() && (plan.verbose || !codes.is_silent_about(&outcome)) {
+    let is_silent = plan.quiet || !plan.verbose && codes.are_silent();
+    if !(outcome.was_reported() || is_silent && outcome.is_a_skip()) {
         outcome.message().into_iter().for_each(|message| plan.reports.say(message));
     }
     let code = status.ended(&outcome, codes, STATUS_WITHIN);
@@ -57,18 +58,19 @@ pub(super) async fn run(codes: Codes, plan: Result<Plan, Outcome>) -> u8 {
 }
 
 async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
-    let environment = Environment::read()?;
-    environment.refuse_nested(plan)?;
-    plan.store.notices().for_each(|notice| plan.note(&notice));
     let mut signals =
         Signals::of(&ENDING).map_err(|cause| Outcome::System("cannot catch signals", cause))?;
+    let environment = Environment::read()?;
+    environment.refuse_nested(plan)?;
+    plan.store.config.warnings.iter().for_each(|it| plan.note(&format!("warning: {it}")));
+    plan.store.config.notice_of_default().iter().for_each(|notice| plan.hint(notice));
     let started = Instant::now();
     let connecting = waiting::report_connecting(plan, connect(plan));
     let connected = unless_interrupted(&mut signals, connecting).await?;
     let locks = connected.map_err(|error| Outcome::of_connect(&error))?;
     plan.store.require_reach(&locks)?;
     if plan.chose_ttl {
-        plan.store.notice_of_ttl(&locks).iter().for_each(|notice| plan.note(notice));
+        plan.store.notice_of_ttl(&locks).iter().for_each(|notice| plan.hint(notice));
     }
     let done = match plan.own.kind {
         Kind::Election(_) => lead(plan, &locks, &mut signals, &environment, status).await,
@@ -177,8 +179,8 @@ async fn under_lock(
     // Before the command's own output.
     status.flush_within(REPORT_WITHIN);
     plan.reports.flush_within(REPORT_WITHIN);
-    let variables = environment.of_command(plan, guard.fencing_token());
-    let supervised = supervise(plan, margins, locks, guard, signals, &variables, status).await;
+    let inherited = environment.of_command(plan, guard.fencing_token());
+    let supervised = supervise(plan, margins, locks, guard, signals, &inherited, status).await;
     let mut outcome = supervised
         .unwrap_or_else(|cause| Outcome::System("cannot start or follow the command", cause));
     if let Outcome::Ended(_) = outcome {

@@ -5,6 +5,7 @@
 
 pub(super) mod common;
 pub(super) mod elect;
+pub(crate) mod from_flock;
 mod help;
 pub(crate) mod name_first;
 pub(super) mod once;
@@ -29,7 +30,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     job: Job,
     /// Fail rather than wait; the store itself gets 2 s to answer
-    #[arg(short, long, visible_alias = "nb", conflicts_with = "wait")]
+    #[arg(short, long, visible_aliases = ["nb", "nonblocking"], conflicts_with = "wait")]
     nonblock: bool,
     /// Wait no longer than this for the store and the lock: seconds, such as 10 or 0.5, or a duration
     /// with a unit, such as 500ms; 0 is -n
@@ -42,7 +43,7 @@ pub(crate) struct Options {
         allow_negative_numbers = true
     )]
     wait: Option<Duration>,
-    /// Exit with CODE if the lock is busy or the wait times out
+    /// Exit with CODE if the lock is busy or the wait times out; in silence with 0
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
     /// Share the lock with other shared holders: the read lock of a reader-writer lock
@@ -74,16 +75,20 @@ pub(crate) struct Options {
     /// Exit with 0 if the lock is busy
     #[arg(long, conflicts_with = "conflict_exit_code")]
     skip_ok: bool,
-    /// Exit with flock's codes, such as 1 for busy
+    /// Exit with flock's codes, such as 1 instead of 75 for busy, and in silence if the lock is busy
     #[arg(long)]
     flock_compat: bool,
+    /// No effect: processes that the command leaves behind never keep the lock
+    #[arg(short = 'o', long)]
+    close: bool,
     #[command(flatten)]
     common: Common,
 }
 
 impl Options {
     pub(super) fn codes(&self) -> Codes {
-        Codes { flock: self.flock_compat, busy: self.conflict_exit_code, skip_ok: self.skip_ok }
+        let skip_ok = self.skip_ok || self.conflict_exit_code == Some(0);
+        Codes { flock: self.flock_compat, busy: self.conflict_exit_code, skip_ok }
     }
 
     pub(crate) fn wants_warnings(&self) -> bool {

@@ -49,6 +49,13 @@ pub(super) struct OneTick {
     pub(super) is_done_after_failure: bool,
 }
 
+impl OneTick {
+    /// Whether a run that has failed is repeated.
+    pub(super) fn may_be_repeated(self) -> bool {
+        !self.is_never_twice && !self.is_done_after_failure
+    }
+}
+
 /// What the commands do not have in common.
 pub(super) struct Own {
     pub(super) kind: Kind,
@@ -67,6 +74,8 @@ pub(super) struct Plan {
     pub(super) status: Option<PathBuf>,
     pub(super) verbose: bool,
     pub(super) quiet: bool,
+    /// Whether hints are shown: cron would mail them with each run.
+    hints: bool,
     /// By an option.
     pub(super) chose_ttl: bool,
     pub(super) label: String,
@@ -122,6 +131,7 @@ impl Plan {
         }
         let ttl = common.ttl.or(store.ttl()?).or(store.config.ttl).unwrap_or_default();
         let try_within = store.unreachable_after()?.map_or(TRY_WITHIN, |it| it.min(TRY_WITHIN));
+        let hints = common.wants_warnings();
         let label = common.label.or_else(|| store.config.label.clone());
         Ok(Plan {
             name: job.name,
@@ -132,6 +142,7 @@ impl Plan {
             status: common.status_json,
             verbose: common.verbose,
             quiet: common.quiet,
+            hints,
             chose_ttl: common.ttl.is_some(),
             ttl,
             grace: common.grace,
@@ -151,6 +162,13 @@ impl Plan {
     /// Tells the user something that is not an error.
     pub(super) fn note(&self, message: &str) {
         if !self.quiet {
+            self.reports.say(message);
+        }
+    }
+
+    /// Tells the user something that is the same in each run, where somebody reads it.
+    pub(super) fn hint(&self, message: &str) {
+        if self.hints {
             self.reports.say(message);
         }
     }

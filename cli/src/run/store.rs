@@ -29,12 +29,6 @@ impl Store {
         self.config.url()
     }
 
-    /// What the user should know before the store is connected, and need not act on.
-    pub(super) fn notices(&self) -> impl Iterator<Item = String> {
-        let warnings = self.config.warnings.iter().map(|warning| format!("warning: {warning}"));
-        warnings.chain(self.config.notice_of_default())
-    }
-
     /// Refuses a store whose locks exclude too little.
     pub(super) fn require_reach(&self, locks: &Locks) -> Result<(), Outcome> {
         let required = self.config.require_reach(locks.profile(), &self.redacted_url);

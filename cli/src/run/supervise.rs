@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::exit::Outcome;
-use super::plan::{Margins, OnLost, Plan};
-use super::process::child::{Child, Variable};
+use super::plan::{Kind, Margins, OnLost, Plan};
+use super::process::child::{Child, Inherited};
 use super::process::ipc::{End, Report};
 use super::process::tree::{Reach, Rounds, until};
 use super::signals;
@@ -37,7 +37,7 @@ pub(super) async fn supervise(
     locks: &Locks,
     guard: &Guard,
     signals: &mut Signals,
-    variables: &[Variable],
+    inherited: &Inherited,
     status: &mut Status,
 ) -> io::Result<Outcome> {
     let terminal = Terminal::controlling();
@@ -55,7 +55,7 @@ pub(super) async fn supervise(
     let shared = terminal.as_ref().is_none_or(Terminal::is_shared);
     let stop_keys = Signals::of(if shared { &[Signal::TSTP] } else { &[] })?;
     // Whoever sees the command run may signal this process.
-    let child = Child::start(&plan.command, variables, keep_alive, start_by, kill_at, reports)?;
+    let child = Child::start(&plan.command, inherited, keep_alive, start_by, kill_at, reports)?;
     let mut supervisor = Supervisor {
         deadline,
         child,
@@ -67,8 +67,8 @@ pub(super) async fn supervise(
         stage: Stage::Runs,
         stopped: false,
         stop_asked: false,
-        end_asked: false,
-        quit_asked: false,
+        end_asked: None,
+        quit_asked: None,
         reported: false,
     };
     let outcome = supervisor.until_the_end().await;
@@ -110,10 +110,20 @@ struct Supervisor<'a> {
     stop_asked: bool,
     /// The loss has been reported to the user.
     reported: bool,
-    /// SIGTERM was passed on: processes that the command leaves behind are ended.
-    end_asked: bool,
+    /// SIGTERM was passed on to the command: its other processes are asked to end when it has ended, or now.
+    end_asked: Option<Asked>,
     /// A signal was passed on by which a user ends a program for good.
-    quit_asked: bool,
+    quit_asked: Option<Signal>,
+}
+
+/// Who has got the user's SIGTERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// The command; its other processes get it at this time.
+    Command {
+        rest_at: Instant,
+    },
+    All,
 }
 
 impl Supervisor<'_> {
@@ -131,6 +141,10 @@ impl Supervisor<'_> {
             let runs = self.child.group().is_some();
             let killed = matches!(self.stage, Stage::Killed { .. });
             let terminates = on_lost == OnLost::Term && kill_at.is_none();
+            let rest_at = match self.end_asked {
+                Some(Asked::Command { rest_at }) if kill_at.is_none() => Some(rest_at),
+                _ => None,
+            };
             tokio::select! {
                 biased;
                 report = self.child.report() => {
@@ -152,6 +166,7 @@ impl Supervisor<'_> {
                     self.terminate().await;
                 }
                 () = until(kill_at), if kill_at.is_some() => self.kill().await,
+                () = until(rest_at), if rest_at.is_some() => self.ask_the_rest(Reach::Rest),
                 reason = self.deadline.guard.lost(), if !self.reported && on_lost == OnLost::Continue => {
                     self.report_loss(&reason.to_string(), "the command continues");
                 }
@@ -186,7 +201,7 @@ impl Supervisor<'_> {
             }
             Some(Report::TooLate) => {
                 let message = self.deadline.not_started(&self.deadline.why().await);
-                let (reported, quit_asked) = (self.reported, self.quit_asked);
+                let (reported, quit_asked) = (self.reported, self.quit_asked.is_some());
                 Some(Outcome::Lost { message, reported, quit_asked })
             }
             Some(Report::CannotExecute { errno }) => {
@@ -213,14 +228,34 @@ impl Supervisor<'_> {
         }
     }
 
-    /// SIGTERM is for all processes that the command has started, as from a service manager. The
-    /// keyboard's signals, and a hang-up, are not for daemons.
+    /// SIGTERM is for the command, which knows in which order its processes end: a worker of a pool that got it
+    /// too would drop its task, and a child to which it is forwarded would get it twice. The rest gets it when
+    /// the command has ended, and after the grace: a shell's trap waits for the program that it runs.
+    /// The keyboard's signals, and a hang-up, are for all, but not for daemons.
     fn pass_on(&mut self, signal: Signal) {
-        self.end_asked |= signal == Signal::TERM;
-        // SIGHUP often means to read the configuration again.
-        self.quit_asked |= signal != Signal::HUP;
-        let reach = if signal == Signal::TERM { Reach::All } else { Reach::Session };
-        self.child.ask_to_end(signal, reach);
+        self.note_quit(signal);
+        if signal != Signal::TERM {
+            return self.child.ask_to_end(signal, Reach::Session);
+        }
+        let rest_at = Instant::now() + self.deadline.margins.grace;
+        self.end_asked.get_or_insert(Asked::Command { rest_at });
+        self.child.signal_all(signal, Reach::Command);
+        // What is stopped could not end.
+        self.child.signal_all(Signal::CONT, Reach::All);
+    }
+
+    /// SIGHUP often means to read the configuration again.
+    fn note_quit(&mut self, signal: Signal) {
+        if signal != Signal::HUP {
+            self.quit_asked = Some(signal);
+        }
+    }
+
+    /// Passes a SIGTERM on to the processes within `reach` that have not got it.
+    fn ask_the_rest(&mut self, reach: Reach) {
+        if self.end_asked.replace(Asked::All) != Some(Asked::All) {
+            self.child.ask_to_end(Signal::TERM, reach);
+        }
     }
 
     /// Called when this process was continued, or put into the foreground.
@@ -333,11 +368,11 @@ impl Supervisor<'_> {
         let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
             Stage::Runs if self.deadline.guard.is_held() => {
                 match end {
-                    _ if self.end_asked => self.end_the_rest(Reach::All).await,
+                    _ if self.end_asked.is_some() => self.end_the_rest(Reach::All).await,
                     End::Killed(_) => self.end_the_rest(Reach::Session).await,
                     End::Exited(_) => {}
                 }
-                let outcome = Outcome::Ended(end);
+                let outcome = self.outcome(end);
                 if let (true, Some(signal)) = (had_terminal, outcome.keyboard_signal()) {
                     // Ctrl-C is for the whole job; only the command's group has got it.
                     let _ = rustix::process::kill_current_process_group(signal);
@@ -364,7 +399,22 @@ impl Supervisor<'_> {
         Outcome::Lost {
             message: self.deadline.lost(&why),
             reported: self.reported,
-            quit_asked: self.quit_asked,
+            quit_asked: self.quit_asked.is_some(),
+        }
+    }
+
+    /// The outcome of a command that ended while the lock was held. Many programs exit with 0 after a signal,
+    /// half-way through their work: for a tick of a schedule that is not success.
+    fn outcome(&self, end: End) -> Outcome {
+        let plan = self.deadline.plan;
+        match (self.quit_asked, &plan.own.kind) {
+            (Some(signal), Kind::Tick(tick)) if end == End::Exited(0) && tick.may_be_repeated() => {
+                let number = signal.as_raw();
+                let ended = format!("the command has exited with 0, but after signal {number}");
+                plan.note(&format!("{:?}: {ended}; this tick is not done", plan.name));
+                Outcome::Interrupted(signal)
+            }
+            _ => Outcome::Ended(end),
         }
     }
 
@@ -372,9 +422,7 @@ impl Supervisor<'_> {
     /// first, unless they have got that already.
     async fn end_the_rest(&mut self, reach: Reach) {
         let margins = self.deadline.margins;
-        if !self.end_asked {
-            self.child.ask_to_end(Signal::TERM, reach);
-        }
+        self.ask_the_rest(reach);
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.gone_until(kill_at, reach).await;
         self.child.kill_all(reach, || self.deadline.guard.is_held()).await;
@@ -387,7 +435,7 @@ impl Supervisor<'_> {
             biased;
             () = self.deadline.guard.expiring(self.deadline.margins.kill) => {}
             () = until(Some(kill_at)) => {}
-            signal = self.signals.next() => self.quit_asked |= signal != Signal::HUP,
+            signal = self.signals.next() => self.note_quit(signal),
             () = self.child.gone(reach) => {}
         }
     }

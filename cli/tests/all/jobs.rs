@@ -291,7 +291,9 @@ fn the_readme_has_the_same_crontab_line() {
 #[test]
 fn systemd_accepts_the_units() {
     let units = blocks(RECIPES, "ini");
-    let [service, timer, run] = units[..] else { panic!("a service, a timer and another command") };
+    let [service, timer, run, notify] = units[..] else {
+        panic!("a service, a timer, another command, and a service that says when it is ready")
+    };
     // The line that replaces the service's.
     let command = |unit: &'static str| {
         let mut commands = unit.lines().filter(|line| line.starts_with("ExecStart="));
@@ -300,7 +302,7 @@ fn systemd_accepts_the_units() {
     assert_eq!(run, format!("[Service]\n{}\n", command(run)));
     let with_run = service.replace(command(service), command(run));
     assert!(service.contains(" once ") && with_run.contains(" run "));
-    for service in [service, &with_run] {
+    for service in [service, &with_run, notify] {
         let directory = tempfile::tempdir().expect("a directory");
         let mut paths = Vec::new();
         for (name, text) in [("nightly-report.service", service), ("nightly-report.timer", timer)] {

@@ -47,7 +47,7 @@ pub(crate) struct Common {
     /// Report how long the wait took, who holds the lock meanwhile, and warnings of the store
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Report only errors and losses
+    /// Report only errors and losses; a lock that is busy is neither
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Common {
 impl Common {
     /// Whether warnings of the stores are shown: on a terminal, and with --verbose. They would be noise
     /// in the mail that cron sends for each run with output.
-    pub(super) fn wants_warnings(&self) -> bool {
+    pub(crate) fn wants_warnings(&self) -> bool {
         self.verbose || !self.quiet && io::stderr().is_terminal()
     }
 }

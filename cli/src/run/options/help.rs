@@ -23,7 +23,7 @@ pub(super) const MORE: &str = "\
 Durations have a unit, such as 500ms, 2s or 1m30s. Only --wait also takes plain seconds, as flock does.
 
 The store:
-The URL is taken from the first of these places that has one: --url; the file of --config; FENCELOCK_URL; the file that FENCELOCK_URL_FILE names, which contains only the URL; the file that FENCELOCK_CONFIG names, or else ~/.config/fencelock.toml (in $XDG_CONFIG_HOME, if that is set) and then /etc/fencelock.toml. Without any, the store is file://, the directory of this user on this machine, and a line on standard error says so, unless a reach is required (--reach) or --quiet is given. mem:// is refused: it would exclude no other process.
+The URL is taken from the first of these places that has one: --url; the file of --config; FENCELOCK_URL; the file that FENCELOCK_URL_FILE names, which contains only the URL; the file that FENCELOCK_CONFIG names, or else ~/.config/fencelock.toml (in $XDG_CONFIG_HOME, if that is set) and then /etc/fencelock.toml. Without any, the store is file://, the directory of this user on this machine; on a terminal or with --verbose a line says so, unless a reach is required (--reach). mem:// is refused: it would exclude no other process.
 
 A configuration file has any of the following keys. Each is the default of the option of that name; a ttl= in the URL has priority over ttl. Both default files are read, and the user's has priority for each key. An unknown key is an error. A file that contains a password should be readable only by the users who need it:
   url = \"redis://:PASSWORD@HOST\"
@@ -40,7 +40,7 @@ If the store cannot be reached yet, for example while it restarts, fencelock wai
 
 When the lock is about to end, a message says why. The command and all processes that descend from it get SIGTERM (see --grace), and SIGKILL before another client can be granted the lock; SIGKILL at once when the store reports that the lock is no longer held. Processes in other groups or sessions are included (timeout(1), shells with job control, daemons). After that, fencelock waits for the store at most until 1 s after the lock's own end, to release the lock and to close the connection. When fencelock is killed, or stopped for longer than the lock lasts, a watchdog kills the same processes. A process that cannot be ended because it runs as another user (sudo) is named on standard error at once. Processes that other programs start for the command (a container's daemon, systemd-run, at) do not descend from it and are not ended.
 
-SIGTERM is passed on to all of these processes; SIGINT, SIGQUIT and SIGHUP to all but those in a session of their own. When the command then dies of the signal, or has exited after a SIGTERM, its remaining processes are ended too, with SIGKILL after --grace. SIGUSR1, SIGUSR2, SIGALRM and similar signals are passed on to the command alone; real-time signals are dropped.
+SIGTERM is passed on to the command alone, and to its other processes when it has ended, or after --grace; SIGINT, SIGQUIT and SIGHUP to all but those in a session of their own. When the command then dies of the signal, or has exited after a SIGTERM, its remaining processes are ended too, with SIGKILL after --grace. SIGUSR1, SIGUSR2, SIGALRM and similar signals are passed on to the command alone; real-time signals are dropped.
 
 While --hold-at-least keeps the lock after the command has ended, SIGTERM, SIGINT, SIGQUIT and SIGHUP release it at once, and the exit code is 128+n. After SIGKILL the lock stays until the store frees it, as after any crash.
 
@@ -59,15 +59,16 @@ Environment of the command:
 
 Passwords: keep the URL in a configuration file or in the file of FENCELOCK_URL_FILE: then neither the command's environment nor the process list shows the password, and a `fencelock run` inside the command finds the same store. FENCELOCK_URL is inherited by the command with the whole environment, password included. A URL given by --url is not passed to the command, but every user of the machine can see it in the process list. Messages and --status-json never show a password.
 
-Messages: --verbose also reports the grant, the holders that are waited for, and warnings of the stores, such as about settings of a server that endanger locks; on a terminal these warnings are shown without it. --quiet leaves out everything but errors and losses. --log or RUST_LOG replace the warnings by a log. Colours appear on terminals only, and not with NO_COLOR. Neither the lock nor the command waits for who reads all this: what a full pipe or a stopped terminal, or the file of --status-json, has not taken 5 s after the end is left out.
+Messages: --verbose also reports the grant, the holders that are waited for, and warnings of the stores, such as about settings of a server that endanger locks; on a terminal these warnings are shown without it. --quiet leaves out everything but errors and losses, also that the lock is busy. --log or RUST_LOG replace the warnings by a log. Colours appear on terminals only, and not with NO_COLOR. Neither the lock nor the command waits for who reads all this: what a full pipe or a stopped terminal, or the file of --status-json, has not taken 5 s after the end is left out.
 
 --status-json replaces a regular file as a whole, and appends a line to anything else, such as a named pipe or /dev/stderr. A fencing token is a string there: many JSON readers round large numbers.
 
---flock-compat exits like flock(1): 1 busy, 65 invalid URL or configuration, 66 refused by the store, 69 the command cannot be executed, 71 the store did not answer. A lost lock stays 79.";
+--flock-compat exits like flock(1): 1 busy, in silence and in place of 75, 65 invalid URL or configuration, 66 refused by the store, 69 the command cannot be executed, 71 the store did not answer. A lost lock stays 79.";
 
 pub(super) const ONCE_EXIT_CODES: &str = "\
 Exit codes:
-  the command's own; 128+n when signal n ended the command or the wait
+  the command's own; 128+n when signal n ended the command or the wait, or
+  the command exited with 0 after it
   0   also when the tick is skipped: it was run already, or another machine
       runs the job and --wait is not given or timed out (--skipped CODE)
   64  usage error, a FILE of --status-json that cannot be written, or a lock
@@ -84,7 +85,7 @@ Exit codes:
 pub(super) const ONCE_MORE: &str = "\
 Several machines have the same line in their schedules; each tick of the schedule is run by the one that comes first. A tick is the number of whole periods (--per) since 1970, in UTC, by this machine's clock when fencelock starts. It only says which run is meant. A machine whose clock is behind asks for a tick that is done, and skips it; one whose clock is ahead runs it early, once; no clock stops the others. Choose a period no longer than the time between two runs of the schedule, and longer than its random delays, such as those of anacron or RandomizedDelaySec=. All machines need the same period, and schedules in the same time zone.
 
-A tick is done when its command has exited with 0, or has ended at all with --failed-is-done; then it is never run again. A run that failed, lost its lock, or whose machine died is not done: another machine that waits (--wait), or the next that asks, runs it again, after the first has ended. No two runs of a job overlap, of whichever tick. With --never-twice a tick is run at most once: it counts as begun before the command starts.
+A tick is done when its command has exited with 0, or has ended at all with --failed-is-done; then it is never run again. A run that failed, lost its lock, or whose machine died is not done, nor is one that exits with 0 after SIGTERM, SIGINT or SIGQUIT (the exit code is 128+n then): another machine that waits (--wait), or the next that asks, runs it again, after the first has ended. No two runs of a job overlap, of whichever tick. With --never-twice a tick is run at most once: it counts as begun before the command starts.
 
 A tick that comes while the run of an earlier one still lasts is skipped, unless --wait lasts until then; it is run after that if any machine asks for it again.
 

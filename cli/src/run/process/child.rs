@@ -22,9 +22,14 @@ use super::orphans;
 use super::tree::{ProcessTree, Reach, Refused, Rounds, Sent};
 use crate::run::WATCHDOG;
 use crate::run::reports::Reports;
+use crate::run::signals::Blocked;
 
-/// A variable of the command's environment; `None` if it is removed.
-pub(crate) type Variable = (&'static str, Option<OsString>);
+/// What the command inherits, besides the environment and the open files of this process.
+pub(crate) struct Inherited {
+    /// Of the environment; `None` for one that is removed.
+    pub(crate) variables: Vec<(&'static str, Option<OsString>)>,
+    pub(crate) blocked: Blocked,
+}
 
 /// The command and its watchdog.
 pub(crate) struct Child {
@@ -42,11 +47,11 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts `command` with these changes to its environment, before `start_before` of the boot clock or
-    /// not at all, to be killed at `kill_at`. The lock is kept by `keep_alive`, which the command inherits.
+    /// Starts `command`, before `start_before` of the boot clock or not at all, to be killed at `kill_at`.
+    /// The lock is kept by `keep_alive`, which the command inherits.
     pub(crate) fn start(
         command: &[OsString],
-        variables: &[Variable],
+        inherited: &Inherited,
         keep_alive: Option<BorrowedFd<'_>>,
         start_before: Moment,
         kill_at: Moment,
@@ -64,13 +69,13 @@ impl Child {
         channel.send(&Order::StartBefore { nanos: start_before.as_nanos() });
         channel.send(&Order::KillAt { nanos: kill_at.as_nanos() });
         let mut watchdog = Command::new(this_program()?);
-        for (name, value) in variables {
+        for (name, value) in &inherited.variables {
             match value {
                 Some(value) => watchdog.env(name, value),
                 None => watchdog.env_remove(name),
             };
         }
-        let watchdog = watchdog
+        watchdog
             .arg0("fencelock-watchdog")
             .arg(WATCHDOG)
             .arg("--")
@@ -79,9 +84,8 @@ impl Child {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             // Out of reach of the terminal's signals, and of `kill` on our job.
-            .process_group(0)
-            .spawn()?;
-        let watchdog = pid(watchdog.id())?;
+            .process_group(0);
+        let watchdog = pid(inherited.blocked.spawn(&mut watchdog)?.id())?;
         Ok(Child {
             channel,
             watchdog,

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, getpid, kill_process_group, test_kill_process, test_kill_process_group,
+    Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process,
+    test_kill_process_group,
 };
 use tokio::time::Instant;
 
@@ -20,6 +21,10 @@ use super::list::{Process, Processes, exists};
 pub(crate) enum Reach {
     /// The command's process group and its descendants in the same session: daemons are not.
     Session,
+    /// The command itself.
+    Command,
+    /// All descendants but the command itself.
+    Rest,
     /// All descendants.
     All,
 }
@@ -121,7 +126,11 @@ impl ProcessTree {
     /// Sends `signal` to all processes within `reach`. Those that start meanwhile are missed.
     pub(crate) fn signal(&mut self, signal: Signal, reach: Reach) -> Sent {
         // First, since it takes no time: what the group starts from now on is not missed.
-        let group = self.group.map_or(Ok(()), |group| kill_process_group(group, signal));
+        let group = match (self.group, reach) {
+            (Some(command), Reach::Command) => kill_process(command, signal),
+            (Some(group), Reach::Session | Reach::All) => kill_process_group(group, signal),
+            (None, _) | (_, Reach::Rest) => Ok(()),
+        };
         if signal == Signal::KILL && reach == Reach::All {
             for process in &self.known {
                 // A refusal is noticed below.
@@ -129,6 +138,11 @@ impl ProcessTree {
             }
         }
         let Ok(mut processes) = Processes::read() else {
+            let group = match self.group {
+                // Rather twice to the command than never to what it may wait for.
+                Some(all) if reach == Reach::Rest => kill_process_group(all, signal),
+                _ => group,
+            };
             return Sent { blind: true, ..self.of_group(group) };
         };
         // A process that starts a successor and ends, again and again, is found here if nowhere else.
@@ -141,7 +155,8 @@ impl ProcessTree {
         let blind = processes.get(self.root).is_none() && exists(self.root);
         let mut sent = Sent { blind, ..Sent::default() };
         for process in &within {
-            let answer = match self.is_in_group(process) && signal != Signal::KILL {
+            let is_in_group = self.is_in_group(process) && reach != Reach::Rest;
+            let answer = match is_in_group && signal != Signal::KILL {
                 // It got it with its group, unless that was refused.
                 true => test_kill_process(process.pid),
                 false => process.signal(signal),
@@ -178,6 +193,8 @@ impl ProcessTree {
         let session = processes.get(self.root).map(|root| root.session);
         let is_within = |process: &Process| match reach {
             Reach::Session => self.is_in_group(process) || Some(process.session) == session,
+            Reach::Command => Some(process.pid) == self.group,
+            Reach::Rest => Some(process.pid) != self.group,
             Reach::All => true,
         };
         below.iter().copied().filter(|process| process.lives && is_within(process)).collect()

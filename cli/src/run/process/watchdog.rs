@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use fencelock::backend::Moment;
 use fencelock::backend::{BootClock, Clock};
 use fencelock_cli::{EX_USAGE, say};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, getppid, waitid};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::child::pid;
@@ -26,22 +26,19 @@ use super::ipc::{self, Channel, End, Order, Report};
 use super::orphans;
 use super::tree::{ProcessTree, Reach, Rounds, until};
 use crate::run::exit::EX_OSERR;
-use crate::run::signals;
-
-/// Not for users: `fencelock run` calls it.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Options {
-    #[arg(required = true, last = true)]
-    command: Vec<OsString>,
-}
+use crate::run::signals::{self, Blocked};
 
 /// Starts the command and watches until its wrapper is done with it, or gone.
-pub(crate) async fn watch(options: Options) -> u8 {
+pub(crate) async fn watch(command: Vec<OsString>) -> u8 {
+    // Linux would call it `exe`. A name that `pkill -9 fencelock` does not match: the wrapper and it, killed in
+    // the same moment, would leave the command alone.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_name(c"lock-watchdog");
     let Ok((channel, files)) = inherit().await else {
         say("this subcommand is a part of `fencelock run`, and useless alone");
         return EX_USAGE;
     };
-    match guard(&options.command, &channel, files).await {
+    match guard(&command, &channel, files).await {
         Ok(()) => 0,
         Err(_) => EX_OSERR,
     }
@@ -57,6 +54,7 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
     // A service manager sends SIGTERM to all processes of a unit, but the wrapper decides when this
     // one ends. Signals are caught rather than ignored, since the command would inherit that.
     signals::drop_all()?;
+    let blocked = Blocked::unblock()?;
     orphans::adopt()?;
     let mut changes = signal(SignalKind::child())?;
     let clock = BootClock::start()?;
@@ -81,7 +79,7 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
         channel.send(&Report::TooLate);
         return Ok(());
     }
-    let leader = match spawn(command, files) {
+    let leader = match spawn(command, files, blocked) {
         Ok(leader) => leader,
         Err(error) => {
             let errno = error.raw_os_error().unwrap_or(0);
@@ -130,21 +128,34 @@ async fn guard(command: &[OsString], channel: &Channel, files: Vec<OwnedFd>) -> 
 
 /// Starts the command as the leader of a group. The files that it inherits are closed here: a reader
 /// of its output waits until the last copy is closed, and the lock is kept by the last copy.
-fn spawn(command: &[OsString], files: Vec<OwnedFd>) -> io::Result<Pid> {
+fn spawn(command: &[OsString], files: Vec<OwnedFd>, blocked: Blocked) -> io::Result<Pid> {
     let mut files = files.into_iter();
     let mut next = || files.next().ok_or(io::ErrorKind::UnexpectedEof);
     let (stdin, stdout, stderr) = (next()?, next()?, next()?);
+    let command = [with_own_pid(), command.to_vec()].concat();
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     // A copy that is not closed on exec. Nothing else is executed here.
     let _keep_alive = files.next().map(rustix::io::dup).transpose()?;
-    let child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::from(stdin))
-        .stdout(Stdio::from(stdout))
-        .stderr(Stdio::from(stderr))
-        .process_group(0)
-        .spawn()?;
-    pid(child.id())
+    let mut child = Command::new(program);
+    child.args(arguments).stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout));
+    child.stderr(Stdio::from(stderr)).process_group(0);
+    pid(blocked.spawn(&mut child)?.id())
+}
+
+/// What stands before a command for which a service manager has named the wrapper by its number, as the process
+/// that gets open sockets (sd_listen_fds(3)) or reports that it is alive (sd_watchdog_enabled(3)): the command
+/// has its own number in there, which only a process that becomes it can know.
+fn with_own_pid() -> Vec<OsString> {
+    let Some(wrapper) = getppid().map(|wrapper| wrapper.as_raw_pid().to_string()) else {
+        return Vec::new();
+    };
+    let names = ["LISTEN_PID", "WATCHDOG_PID"].into_iter();
+    let named = names.filter(|name| std::env::var(name).is_ok_and(|pid| pid == wrapper));
+    let set: String = named.map(|name| format!("{name}=$$ ")).collect();
+    match set.is_empty() {
+        true => Vec::new(),
+        false => ["/bin/sh", "-c", &format!("{set}exec \"$@\""), "sh"].map(OsString::from).to_vec(),
+    }
 }
 
 /// Reports that the leader has stopped or ended. Returns whether it has ended; it stays unreaped.

@@ -45,6 +45,14 @@ fn a_lock_within_itself_is_an_error_and_no_deadlock() {
     let link = format!("file://{}", link.display());
     let nested = ["a", "--", bin, "run", "--url", &link, "a", "--", "true"];
     assert_eq!(here.code(&nested), 64, "the same directory by another name");
+    // A reader in itself waits for a writer that came between, if one did.
+    let readers = |inner: &[&'static str]| {
+        [&["-s", "a", "--", bin, "run"], inner, &["a", "--", "sh", "-c", "exit 7"]].concat()
+    };
+    assert_eq!(here.code(&readers(&["-s", "-n"])), 7);
+    assert_eq!(here.code(&readers(&["-s", "-w", "20"])), 7);
+    assert!(here.fails(64, &readers(&["-s"])).contains("limit that by -w"));
+    assert_eq!(here.code(&readers(&["-n"])), 64, "a writer in a reader");
 }
 
 #[test]

@@ -58,6 +58,21 @@ async fn a_tick_is_run_once() {
     }
 }
 
+/// Like a server that is shut down: many programs exit with 0 then.
+#[test]
+fn a_command_that_exits_with_0_after_a_sigterm_is_not_done() {
+    let here = Scratch::new();
+    let polite = "trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done";
+    for (options, code) in [(&[][..], 143), (&["--failed-is-done"], 0)] {
+        let mut job = start(&here, &[options, &["job", "--", "bash", "-c", polite]].concat());
+        assert_eq!(job.line(), "up");
+        job.send(Signal::TERM);
+        assert_eq!(job.code(), code, "{options:?}");
+        assert_eq!(job.complaints().contains("this tick is not done"), code != 0);
+    }
+    assert_skipped(&once(&here, &["job", "--", "echo", "again"]));
+}
+
 #[test]
 fn a_failed_command_is_not_done_unless_that_is_asked_for() {
     let here = Scratch::new();

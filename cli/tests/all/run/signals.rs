@@ -1,5 +1,6 @@
-//! Signals reach the command's whole group, and end a wait.
+//! Which signals reach whom, in which state the command gets them, and that they end a wait.
 
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -34,6 +35,82 @@ fn are_passed_on_to_the_whole_group() {
         job.send(signal);
         assert_eq!(job.line(), format!("got {name}"));
         assert_eq!(job.code(), 9, "the command's own answer counts");
+    }
+}
+
+/// A pool whose worker would drop its task, as Celery's; an entrypoint that forwards the signal to a program
+/// which ends without saving at a second one; a shell's trap, which waits for the program that it runs; and
+/// what a command leaves behind.
+#[test]
+fn sigterm_is_for_the_command_and_then_for_the_rest() {
+    let worker =
+        "trap 'echo dropped' TERM; echo up; until [ -e go ]; do sleep 0.01; done; echo done";
+    let forwarded = worker.replace("dropped", "got it");
+    let left = "trap 'echo left; exit' TERM; echo up; while :; do sleep 0.01; done";
+    for (grace, script, lines, code) in [
+        (
+            "5m",
+            format!("trap 'echo stops' TERM; ({worker}) & wait; wait"),
+            &["stops", "done"][..],
+            0,
+        ),
+        ("5m", format!("trap 'kill $!' TERM; ({forwarded}) & wait; wait"), &["got it", "done"], 0),
+        ("200ms", "trap 'echo tidy; exit 3' TERM; echo up; sleep 1000".to_owned(), &["tidy"], 3),
+        ("5m", format!("({left}) & exec sleep 1000"), &["left"], 143),
+    ] {
+        let here = Scratch::new();
+        let mut job = here.bash(&["--ttl", "20m", "--grace", grace], &script);
+        assert_eq!(job.line(), "up");
+        job.send(Signal::TERM);
+        assert_eq!(job.line(), lines[0], "{script}");
+        std::fs::write(here.path("go"), "").unwrap();
+        assert_eq!(job.silence(), lines[1..], "{script}");
+        assert_eq!(job.code(), code, "{script}");
+    }
+}
+
+/// With SIGCHLD blocked, the end of the command must be noticed all the same.
+#[test]
+fn are_blocked_and_ignored_for_the_command_as_they_were() {
+    let here = Scratch::new();
+    let run = here.run(&["job", "--"]);
+    let masks = |command: &[&OsStr]| {
+        let mut env = Command::new("env");
+        env.args(["--block-signal=CHLD,TERM,USR1", "--ignore-signal=HUP,USR2,RTMIN+1"]);
+        env.args(command).args(["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]);
+        let mut job = Job::start(env.env("FENCELOCK_URL", here.url()));
+        let masks = job.silence();
+        assert_eq!(job.code(), 0);
+        let bits = |line: &String| {
+            let bits = line.split_whitespace().last().map(|bits| u64::from_str_radix(bits, 16));
+            // Without SIGPIPE, of which Rust forgets how it was, and the C library's own.
+            bits.unwrap().unwrap() & !(1 << 12 | 3 << 31)
+        };
+        masks.iter().map(bits).collect::<Vec<_>>()
+    };
+    let through: Vec<_> = std::iter::once(run.get_program()).chain(run.get_args()).collect();
+    assert_eq!(masks(&through), masks(&[]));
+}
+
+/// As systemd has it for a socket, and for `WatchdogSec=`: the number is that of the process it started.
+#[test]
+fn numbers_of_the_wrapper_in_the_environment_become_those_of_the_command() {
+    let here = Scratch::new();
+    std::fs::write(here.path("socket"), "read from 3\n").unwrap();
+    let run = here.run(&["job", "--", "sh", "-c", "cat <&3; echo $LISTEN_PID $WATCHDOG_PID $$"]);
+    for watchdog in ["$$", "1"] {
+        let start =
+            format!("export LISTEN_PID=$$ WATCHDOG_PID={watchdog}; exec \"$0\" \"$@\" 3<socket");
+        let mut service = Command::new("sh");
+        service.args(["-c", &start]).arg(run.get_program()).args(run.get_args());
+        service.current_dir(here.path("")).env("FENCELOCK_URL", here.url());
+        let mut job = Job::start(&mut service);
+        assert_eq!(job.line(), "read from 3");
+        let numbers = job.line();
+        let numbers: Vec<_> = numbers.split(' ').collect();
+        assert_eq!(numbers[0], numbers[2]);
+        assert_eq!(numbers[1], if watchdog == "1" { "1" } else { numbers[2] });
+        assert_eq!(job.code(), 0);
     }
 }
 

@@ -50,7 +50,7 @@ async fn an_ensemble_that_comes_later_is_waited_for() {
     let [server] = ensemble.servers() else { panic!("it is alone") };
     server.kill().expect("killed");
     let url = format!("zk://{}/jobs", ensemble.connect_string());
-    let options = ["-w", "120", "--ttl", "5s", "--url", &url];
+    let options = ["-v", "-w", "120", "--ttl", "5s", "--url", &url];
     let mut job = here.start(&[&options[..], &["job", "--", "echo", "ran"]].concat());
     see_two_attempts(server.port());
     server.restart().await.expect("it comes back");

@@ -74,6 +74,8 @@ fn the_watchdog_ignores_signals_that_end_others_and_ends_with_the_command() {
     let here = Scratch::new();
     let mut job = here.hold(&[], "job");
     let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", watchdog.as_raw_pid()));
+    assert_eq!(name.unwrap(), "lock-watchdog\n", "which `pkill -9 fencelock` spares");
     let polite = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
     let others = [Signal::USR1, Signal::ALARM, Signal::TSTP, Signal::TTIN, Signal::WINCH];
     for signal in polite.into_iter().chain(others) {
