@@ -126,8 +126,9 @@ impl Scratch {
         eventually("others wait", || self.waiters(url, name) == waiters);
     }
 
-    /// A job in a process namespace of its own, with its `/proc`; `None` where this system allows none.
-    pub(crate) fn in_container(&self, arguments: &[&str]) -> Option<Job> {
+    /// A job in a process namespace of its own, with its `/proc`; `None` where this system allows none. It is
+    /// started by `before`, as its first process.
+    pub(crate) fn in_container(&self, before: &[&str], arguments: &[&str]) -> Option<Job> {
         const CONTAINER: [&str; 6] =
             ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
         let tried = Command::new("unshare").args(CONTAINER).arg("true").status();
@@ -137,7 +138,7 @@ impl Scratch {
         }
         let run = self.run(arguments);
         let mut container = Command::new("unshare");
-        container.args(CONTAINER).arg(run.get_program()).args(run.get_args());
+        container.args(CONTAINER).args(before).arg(run.get_program()).args(run.get_args());
         Some(Job::start(container.env("FENCELOCK_URL", self.url())))
     }
 

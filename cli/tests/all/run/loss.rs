@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -34,6 +35,19 @@ fn at_its_deadline_a_command_gets_term() {
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "reported once: {said}");
+}
+
+/// The command has the pipe itself: what it writes there delays no renewal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_writes_to_a_full_pipe_keeps_its_lock() {
+    let (here, server) = (Scratch::new(), redis().await);
+    let options = ["--url", &server.url(), "--ttl", "3s"];
+    let job = ["job", "--", "head", "-c", "20000000", "/dev/zero"];
+    let job = here.run(&[&options[..], &job].concat()).stdout(Stdio::piped()).spawn();
+    // Longer than the lease, which ends unless it is renewed.
+    tokio::time::sleep(Duration::from_millis(3500)).await;
+    let output = job.unwrap().wait_with_output().unwrap();
+    assert_eq!((output.stdout.len(), output.status.code()), (20_000_000, Some(0)));
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn end_a_wait_whose_session_has_no_number_here() {
     let here = Scratch::new();
     let _holder = here.hold(&[], "job");
     for (signal, code, name) in FORWARDED {
-        let waiter = here.in_container(&["job", "--", "echo", "granted"]);
+        let waiter = here.in_container(&[], &["job", "--", "echo", "granted"]);
         let Some(mut waiter) = waiter else { return };
         here.until_waiting(&here.url(), "job", 1);
         let inside = crate::support::children(waiter.pid());
