@@ -139,7 +139,6 @@ async fn a_role_without_rights_is_refused_with_the_command_and_works_with_those_
 /// Fault 59: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_or_older_schema_is_refused_with_the_command_unless_it_may_be_made() {
-    const VERSION: i32 = fencelock_postgres::schema::VERSION;
     let server = database().await;
     let never = with_params(&server, "create=never");
     assert_refused(&try_connect(&never).await.unwrap_err(), "fencelock postgres schema");

@@ -112,7 +112,7 @@ async fn who_is_cut_off_stops_leading_in_time_and_leads_again() {
     let url = format!("{}?unreachable_after=1s", server.url());
     let script = "trap 'echo term; exit 0' TERM; echo up $FENCELOCK_TOKEN $$; \
                   while :; do sleep 0.02; done";
-    let mut one = elect(&here, &url, &["--ttl", "2s", "--grace", "1s"], script);
+    let mut one = elect(&here, &url, &["--ttl", "6s", "--grace", "3s"], script);
     let up = |line: String| {
         let (_, command) = line.rsplit_once(' ').expect("a process id");
         assert!(line.starts_with("up "), "{line}");
@@ -133,7 +133,7 @@ async fn who_is_cut_off_stops_leading_in_time_and_leads_again() {
     let said = one.complaints();
     assert!(said.contains("the command gets SIGTERM"), "{said}");
     // While its lost term is released: it must not lead again.
-    let mut one = elect(&here, &url, &["--ttl", "2s", "--grace", "1s"], script);
+    let mut one = elect(&here, &url, &["--ttl", "6s", "--grace", "3s"], script);
     let command = up(one.line());
     server.freeze().await.expect("frozen");
     assert_eq!(one.line(), "term");
@@ -149,7 +149,7 @@ async fn a_killed_leader_is_followed() {
     let here = Scratch::new();
     let server = redis().await;
     for url in [here.url(), server.url()] {
-        let url = format!("{url}?ttl=2s");
+        let url = format!("{url}?ttl=5s");
         let one = elect(&here, &url, &[], SERVES);
         let (first, command) = led(&one);
         let mut two = elect(&here, &url, &[], SERVES);

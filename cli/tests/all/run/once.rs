@@ -118,7 +118,7 @@ async fn who_waits_takes_over_from_a_failed_or_dead_run_and_leaves_when_it_is_do
     let script = "echo up $$; read how; test \"$how\" = well";
     for url in [here.url(), server.url()] {
         for end in ["well", "badly", "killed"] {
-            let url = format!("{url}{}ttl=2s", if url.contains('?') { '&' } else { '?' });
+            let url = format!("{url}{}ttl=5s", if url.contains('?') { '&' } else { '?' });
             let job = ["--url", &url, "-w", "60", end, "--", "sh", "-c", script];
             let mut runner = start(&here, &job);
             let command = pid(runner.line().strip_prefix("up ").expect("a process id"));

@@ -107,7 +107,7 @@ async fn a_job_stopped_for_longer_than_its_lease_does_not_continue() {
     let server = redis().await;
     let mut shell = Shell::start(&here);
     shell.line(&format!(
-        "fencelock run --url {} --ttl 1s job -- sh -c 'read a; echo u''p; read x; echo contin''ues'",
+        "fencelock run --url {} --ttl 4s job -- sh -c 'read a; echo u''p; read x; echo contin''ues'",
         server.url()
     ));
     shell.expect("fencelock: warning: redis loses its locks when it restarts");
@@ -115,7 +115,7 @@ async fn a_job_stopped_for_longer_than_its_lease_does_not_continue() {
     shell.expect("up\r\n");
     shell.keys("\x1a");
     shell.answers("Stopped");
-    shell.line("sleep 1.1; fg");
+    shell.line("sleep 4.1; fg");
     let between = shell.expect("lock lost");
     assert!(!between.contains("continues"), "{between}");
     shell.expect("READY> ");
