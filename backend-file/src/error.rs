@@ -9,8 +9,6 @@ use std::time::Duration;
 use fencelock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
-use crate::platform::stopped_holder;
-
 /// The opened file is not one of this store: its type is another, or it has a second name. No system call used here returns this code.
 pub(crate) const NOT_OURS: Errno = Errno::NOSTR;
 
@@ -120,8 +118,8 @@ const PREEMPTED: Duration = Duration::from_secs(5);
 
 /// Another process has not released the latch. As long as a busy machine may be the cause, the lock
 /// counts as busy.
-pub(crate) fn latch_is_held(path: &Path, elapsed: Duration) -> Error {
-    let stopped = stopped_holder(path);
+/// `stopped`: the process that keeps it, if that is stopped.
+pub(crate) fn latch_is_held(path: &Path, elapsed: Duration, stopped: Option<u32>) -> Error {
     let path = path.display();
     let (kind, why) = match stopped {
         Some(pid) => (

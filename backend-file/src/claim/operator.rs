@@ -21,7 +21,7 @@ pub(crate) fn inspect(
     // Labels are in files.
     guard.needs_disk()?;
     let entries: Vec<_> =
-        guard.queue().entries.iter().filter(|entry| which(entry)).cloned().collect();
+        guard.queue().entries.iter().filter(|entry| which(entry)).copied().collect();
     let files = guard.files()?;
     let state = files.state()?;
     let own_labels: Vec<_> = entries

@@ -17,7 +17,7 @@ use crate::error::{disk_hangs, latch_is_held, machine_is_busy};
 use crate::lock::io_threads::{IoThreads, THREAD_NAME};
 use crate::lock::queue_cache::StepError;
 use crate::lock::request_line::pause_after;
-use crate::platform::waits_for_disk;
+use crate::platform::{stopped_holder, waits_for_disk};
 use crate::storage::state::STATE;
 
 /// A step that was submitted.
@@ -55,7 +55,10 @@ impl<T: Send + 'static> DiskStep<T> {
         let error = match self.contended.load(Ordering::Relaxed) {
             0 if waits_for_disk(THREAD_NAME) => disk_hangs(path, elapsed),
             0 => machine_is_busy(path, elapsed),
-            _ => latch_is_held(&path.join(STATE), elapsed),
+            _ => {
+                let state = path.join(STATE);
+                latch_is_held(&state, elapsed, stopped_holder(&state))
+            }
         };
         error.retryable(true)
     }

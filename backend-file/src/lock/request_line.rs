@@ -13,7 +13,7 @@ use fencelock_core::Error;
 use crate::error::{disk_hangs, latch_is_contended, latch_is_held, machine_is_busy};
 use crate::lock::io_threads::THREAD_NAME;
 use crate::lock::shared_queue::SharedQueue;
-use crate::platform::waits_for_disk;
+use crate::platform::{stopped_holder, waits_for_disk};
 use crate::storage::page::{Changed, QUEUE};
 
 /// The first and the longest pause before a contended latch is tried again. It is free within
@@ -121,7 +121,10 @@ impl RequestLine {
             0 if waits_for_disk(THREAD_NAME) => disk_hangs(path, elapsed),
             0 => machine_is_busy(path, elapsed),
             _ if in_progress.others_pass => latch_is_contended(&path.join(QUEUE), elapsed),
-            _ => latch_is_held(&path.join(QUEUE), elapsed),
+            _ => {
+                let page = path.join(QUEUE);
+                latch_is_held(&page, elapsed, stopped_holder(&page))
+            }
         };
         Some((elapsed, error))
     }
