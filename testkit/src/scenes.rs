@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::helpers::*;
-use crate::proxy::{AfterDrop, Close, Direction, DropReply, NewConnections, Proxy};
+use crate::proxy::{AfterDrop, Close, DropReply, NewConnections, Proxy};
 use crate::servers::Instance;
 
 /// The peer vanishes silently, such as behind a firewall that dropped the connection: another connection
@@ -29,37 +29,6 @@ pub async fn half_open(proxy: &Proxy, near: &Locks, far: &Locks, ttl: Duration) 
     until_renewed(far, &kept, ttl).await;
     release(guard).await;
     release(kept).await;
-}
-
-/// One direction is dropped: a holder is lost in time, and work continues afterwards. The TTL of `far` is `ttl`.
-///
-/// # Panics
-/// When the loss is reported late, or a waiter is not granted.
-pub async fn one_way(
-    proxy: &Proxy,
-    near: &Locks,
-    far: &Locks,
-    ttl: Duration,
-    direction: Direction,
-) {
-    let held = acquire(far, "held").await;
-    let next = spawn_waiter(near, "held");
-    let blocker = acquire(near, "wanted").await;
-    let waiter = spawn_waiter(far, "wanted");
-    until_queued(near, "wanted", 1).await;
-    until_queued(near, "held", 1).await;
-    let cut = far.now();
-    proxy.black_hole(direction);
-    assert_lost_in_time(far, &held, cut, ttl).await;
-    let next = until_granted(next).await;
-    assert!(!held.is_held());
-    assert!(next.fencing_token() > held.fencing_token());
-    release(blocker).await;
-    proxy.heal().await.expect("the proxy heals");
-    release(until_granted(waiter).await).await;
-    release(next).await;
-    drop(held);
-    release(acquire(far, "held").await).await;
 }
 
 /// The push of a release has no receiver: the waiter is granted once it has reconnected, in half of the rounds
@@ -122,31 +91,6 @@ pub async fn garbage(proxy: &Proxy, near: &Locks, far: &Locks, garbage: &[&[u8]]
         assert!(kept.is_held(), "lost by {shown:?}");
     }
     release(kept).await;
-}
-
-/// Replies that are truncated, or have bits flipped, leave nothing behind.
-///
-/// # Panics
-/// When the lock cannot be acquired afterwards.
-pub async fn torn_replies(proxy: &Proxy, near: &Locks, far: &Locks) {
-    let tear: [fn(&mut Vec<u8>); 5] = [
-        |reply| reply[0] ^= 0x7f,
-        |reply| reply.truncate(1),
-        |reply| reply.truncate(reply.len() - 1),
-        |reply| reply.iter_mut().for_each(|byte| *byte ^= 0xff),
-        |reply| reply.insert(1, b'-'),
-    ];
-    for tear in tear {
-        proxy.mangle_next_reply(tear);
-        let lock = far.lock("torn");
-        // An invalid reply may be an error for the caller.
-        if let Ok(guard) = soon("an acquisition ends", lock.acquire()).await {
-            let _ = soon("a release ends", guard.release()).await;
-        }
-        soon("a reply was damaged", proxy.mangled_reply()).await;
-        release(acquire(near, "torn").await).await;
-        release(acquire(far, "torn").await).await;
-    }
 }
 
 /// Tokens rise, also of waiters, whatever the server's clock does, which `jump` sets to so many seconds after the

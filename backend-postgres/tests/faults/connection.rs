@@ -93,20 +93,6 @@ async fn a_half_open_connection_is_replaced_within_seconds() {
     drained(&testbed.server).await;
 }
 
-/// Row 11.
-/// Fault 11: postgres
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_one_direction_dropped_a_holder_is_lost_in_time_and_work_continues_afterwards() {
-    let one_way = async |direction: Direction| {
-        let testbed = Testbed::start().await;
-        let (near, far) =
-            (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=1500ms").await);
-        scenes::one_way(&testbed.proxy, &near, &far, ms(1500), direction).await;
-        drained(&testbed.server).await;
-    };
-    tokio::join!(one_way(Direction::ToServer), one_way(Direction::ToClient));
-}
-
 /// Pushes that are lost although the session lives, such as those of a LISTEN that a tool has ended.
 /// Fault 55: postgres
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,16 +136,5 @@ async fn garbage_from_the_server_is_an_error_and_then_a_new_connection() {
     let testbed = Testbed::start().await;
     let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=12s").await);
     scenes::garbage(&testbed.proxy, &near, &far, &garbage).await;
-    drained(&testbed.server).await;
-}
-
-/// Row 15: replies that are truncated or have bits flipped.
-/// Fault 15: postgres
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torn_reply_does_no_harm() {
-    let testbed = Testbed::start().await;
-    let (near, far) =
-        (testbed.direct("").await, testbed.through_proxy("ttl=9s&unreachable_after=15s").await);
-    scenes::torn_replies(&testbed.proxy, &near, &far).await;
     drained(&testbed.server).await;
 }
