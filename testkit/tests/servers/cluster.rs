@@ -72,37 +72,3 @@ async fn a_slot_half_way_answers_ask_and_after_it_moved() {
     let replica = cluster.replica_of(slot).await.unwrap();
     assert!(matches!(cluster.migrate_slot(slot, replica).await, Err(ServerError::Io { .. })));
 }
-
-#[tokio::test]
-async fn a_cluster_fails_over_on_demand_there_and_back() {
-    let cluster = TestCluster::start().await.unwrap();
-    let slot = TestCluster::slot_of("k");
-    let first = cluster.master_of(slot).await.unwrap();
-    let second = cluster.failover(slot).await.unwrap();
-    assert_ne!(second.port(), first.port());
-    second.command(&["SET", "k", "v"]).await.unwrap();
-    let third = cluster.failover(slot).await.unwrap();
-    assert_eq!(third.port(), first.port());
-    assert_eq!(third.command(&["GET", "k"]).await.unwrap(), "v");
-}
-
-#[tokio::test]
-async fn a_cluster_promotes_the_replica_of_a_killed_or_frozen_master() {
-    let cluster = TestCluster::start().await.unwrap();
-    let slot = TestCluster::slot_of("k");
-    let first = cluster.master_of(slot).await.unwrap();
-    let second = cluster.kill_master_of(slot).await.unwrap();
-    assert_ne!(second.port(), first.port());
-    first.restart().await.unwrap();
-    cluster.settled().await.unwrap();
-    second.command(&["SET", "k", "v"]).await.unwrap();
-    cluster.replicas_caught_up().await.unwrap();
-    assert_eq!(cluster.replica_of(slot).await.unwrap().port(), first.port());
-
-    second.freeze().await.unwrap();
-    let third = cluster.next_master_of(slot, second).await.unwrap();
-    assert_eq!(third.port(), first.port());
-    assert_eq!(third.command(&["GET", "k"]).await.unwrap(), "v");
-    second.thaw().unwrap();
-    cluster.settled().await.unwrap();
-}
