@@ -70,46 +70,40 @@ pub enum Kind {
     ZooKeeper3,
 }
 
+/// Each with its name on the command line, in the order of their declaration.
+const KINDS: [(Kind, &str); 15] = [
+    (Kind::Memory, "memory"),
+    (Kind::File, "file"),
+    (Kind::Postgres, "postgres"),
+    (Kind::PostgresPgbouncer, "postgres-pgbouncer"),
+    (Kind::PostgresFailover, "postgres-failover"),
+    (Kind::PostgresSync, "postgres-sync"),
+    (Kind::Redis, "redis"),
+    (Kind::RedisAof, "redis-aof"),
+    (Kind::RedisFailover, "redis-failover"),
+    (Kind::RedisSentinel, "redis-sentinel"),
+    (Kind::RedisCluster, "redis-cluster"),
+    (Kind::Redlock3, "redlock-3"),
+    (Kind::Redlock5, "redlock-5"),
+    (Kind::ZooKeeper, "zookeeper"),
+    (Kind::ZooKeeper3, "zookeeper-3"),
+];
+
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 15] = [
-        Kind::Memory,
-        Kind::File,
-        Kind::Postgres,
-        Kind::PostgresPgbouncer,
-        Kind::PostgresFailover,
-        Kind::PostgresSync,
-        Kind::Redis,
-        Kind::RedisAof,
-        Kind::RedisFailover,
-        Kind::RedisSentinel,
-        Kind::RedisCluster,
-        Kind::Redlock3,
-        Kind::Redlock5,
-        Kind::ZooKeeper,
-        Kind::ZooKeeper3,
-    ];
+    pub const ALL: [Kind; 15] = {
+        let (mut all, mut at) = ([Kind::Memory; KINDS.len()], 0);
+        while at < all.len() {
+            all[at] = KINDS[at].0;
+            at += 1;
+        }
+        all
+    };
 
     /// Its name on the command line.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Memory => "memory",
-            Kind::File => "file",
-            Kind::Postgres => "postgres",
-            Kind::PostgresPgbouncer => "postgres-pgbouncer",
-            Kind::PostgresFailover => "postgres-failover",
-            Kind::PostgresSync => "postgres-sync",
-            Kind::Redis => "redis",
-            Kind::RedisAof => "redis-aof",
-            Kind::RedisFailover => "redis-failover",
-            Kind::RedisSentinel => "redis-sentinel",
-            Kind::RedisCluster => "redis-cluster",
-            Kind::Redlock3 => "redlock-3",
-            Kind::Redlock5 => "redlock-5",
-            Kind::ZooKeeper => "zookeeper",
-            Kind::ZooKeeper3 => "zookeeper-3",
-        }
+        KINDS[self as usize].1
     }
 
     /// Starts one.

@@ -4,13 +4,12 @@ use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::sleep;
 
 use super::deployment::{Deployment, unknown};
 use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_postgres};
-use super::redis::repeat;
+use super::redis::{freeze, repeat};
 use crate::proxy::framing;
 use crate::servers::{PostgresOptions, ServerClock, TestPostgres, postgres_program};
 
@@ -109,11 +108,7 @@ const ON_A_SERVER: [Fault; 5] = [
 async fn on_a_server(server: &TestPostgres, fault: Fault, during: Duration) -> io::Result<()> {
     let second = Duration::from_secs(1);
     match fault {
-        Fault::ServerFrozen => {
-            server.freeze().await.map_err(io::Error::other)?;
-            sleep(during).await;
-            server.thaw().map_err(io::Error::other)
-        }
+        Fault::ServerFrozen => freeze(server, during).await,
         Fault::ServerRestarted => {
             repeat(during, second, async || {
                 server.kill().map_err(io::Error::other)?;

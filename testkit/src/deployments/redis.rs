@@ -12,7 +12,7 @@ use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_redis};
 use crate::helpers::redis_leftovers;
 use crate::proxy::framing;
-use crate::servers::{RedisOptions, ServerClock, TestRedis, redis_program};
+use crate::servers::{Instance, RedisOptions, ServerClock, TestRedis, redis_program};
 
 /// What is on the server's disk when it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ async fn keep_busy(server: &TestRedis, during: Duration) -> io::Result<()> {
     killed
 }
 
-pub(super) async fn freeze(server: &TestRedis, during: Duration) -> io::Result<()> {
+pub(super) async fn freeze(server: &Instance, during: Duration) -> io::Result<()> {
     server.freeze().await.map_err(io::Error::other)?;
     sleep(during).await;
     server.thaw().map_err(io::Error::other)

@@ -11,6 +11,7 @@ use super::deployment::{Deployment, unknown};
 use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::{Meter, version_of_zookeeper};
+use super::redis::freeze;
 use crate::proxy::{NetworkFault, framing};
 use crate::servers::{ServerClock, TestZooKeeper, ZooKeeperOptions, ZooKeeperServer};
 
@@ -113,9 +114,7 @@ impl Deployment for Ensemble {
             Fault::FollowerKilled => self.restart(&others[..1], during).await,
             Fault::QuorumLost => self.restart(&others, during).await,
             Fault::ServerFrozen | Fault::LeaderFrozen => {
-                self.all()[leader].freeze().await.map_err(io::Error::other)?;
-                sleep(during).await;
-                self.all()[leader].thaw().map_err(io::Error::other)?;
+                freeze(&self.all()[leader], during).await?;
                 self.has_leader().await
             }
             Fault::LeaderIsolated => {
