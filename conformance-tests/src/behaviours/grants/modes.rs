@@ -23,7 +23,9 @@ const FAIR_PERMITS: &[Need] = &[Need::Permits, Need::Arrival];
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "readers_hold_together", SHARED, |c| Box::pin(readers(c))),
     behaviour(GROUP, "readers_and_writers_exclude_each_other", SHARED, |c| Box::pin(writers(c))),
-    behaviour(GROUP, "readers_cannot_starve_a_writer", FAIR_SHARED, |c| Box::pin(starved(c))),
+    behaviour(GROUP, "readers_cannot_starve_a_writer", FAIR_SHARED, |c| {
+        Box::pin(big(c, How::Shared, How::Exclusive))
+    }),
     behaviour(GROUP, "readers_after_a_writer_are_granted_together", SHARED, |c| {
         Box::pin(together(c))
     }),
@@ -31,7 +33,9 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
         Box::pin(dead_reader(c))
     }),
     behaviour(GROUP, "permits_never_exceed_their_limit", PERMITS, |c| Box::pin(limit(c))),
-    behaviour(GROUP, "a_big_request_is_not_starved", FAIR_PERMITS, |c| Box::pin(big(c))),
+    behaviour(GROUP, "a_big_request_is_not_starved", FAIR_PERMITS, |c| {
+        Box::pin(big(c, permits(1, 4), permits(4, 4)))
+    }),
     behaviour(GROUP, "one_release_wakes_all_waiters_that_fit", PERMITS, |c| Box::pin(wakes_all(c))),
     behaviour(GROUP, "each_claim_is_measured_by_its_own_limit", PERMITS, |c| Box::pin(mixed(c))),
     behaviour(GROUP, "a_lost_holder_releases_its_permits", LOST_PERMITS, |c| {
@@ -79,21 +83,21 @@ async fn writers(context: Arc<Context>) {
     work::assert_history(&context, events);
 }
 
-/// Reads begin before others end, for as long as the writer waits: only a queue lets it in.
-async fn starved(context: Arc<Context>) {
+/// Small requests begin before others end, for as long as a big one waits: only a queue lets it in.
+async fn big(context: Arc<Context>, small: How, big: How) {
     let (name, one, two) = context.lock_of_two().await;
-    let first = work::acquire(&context, &one, &name, How::Shared).await;
-    let writer = work::spawn_waiter(&two, &name, How::Exclusive);
+    let first = work::acquire(&context, &one, &name, small).await;
+    let waiter = work::spawn_waiter(&two, &name, big);
     context.until_queued(&one, &name, 1).await;
-    assert!(!work::is_free(&context, &one, &name, How::Shared).await, "a reader overtook a writer");
-    let reader = work::spawn_waiter(&one, &name, How::Shared);
+    assert!(!work::is_free(&context, &one, &name, small).await, "{small:?} overtook {big:?}");
+    let later = work::spawn_waiter(&one, &name, small);
     context.until_queued(&one, &name, 2).await;
     context.release(first).await;
-    let writer = context.until_granted("the writer is granted", writer).await;
-    assert!(!reader.is_finished(), "a reader was granted while a writer holds");
-    context.release(writer).await;
-    let reader = context.until_granted("the reader is granted", reader).await;
-    context.release(reader).await;
+    let waiter = context.until_granted("the big request is granted", waiter).await;
+    assert!(!later.is_finished(), "{small:?} was granted while {big:?} holds");
+    context.release(waiter).await;
+    let later = context.until_granted("the later request is granted", later).await;
+    context.release(later).await;
 }
 
 async fn together(context: Arc<Context>) {
@@ -157,23 +161,6 @@ async fn limit(context: Arc<Context>) {
         "five of four permits are held"
     );
     context.release(all).await;
-}
-
-/// Later small requests do not overtake a big one.
-async fn big(context: Arc<Context>) {
-    let (name, one, two) = context.lock_of_two().await;
-    let small = work::acquire(&context, &one, &name, permits(1, 4)).await;
-    let big = work::spawn_waiter(&two, &name, permits(4, 4));
-    context.until_queued(&one, &name, 1).await;
-    assert!(!work::is_free(&context, &one, &name, permits(1, 4)).await, "a small one overtook");
-    let later = work::spawn_waiter(&one, &name, permits(1, 4));
-    context.until_queued(&one, &name, 2).await;
-    context.release(small).await;
-    let big = context.until_granted("the big request is granted", big).await;
-    assert!(!later.is_finished(), "five of four permits are held");
-    context.release(big).await;
-    let later = context.until_granted("the later request is granted", later).await;
-    context.release(later).await;
 }
 
 /// redisson #6664: waiters for permits were never woken.
