@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencelock_core::{CellDurability, Content, ErrorKind, Keep, Locks, Settings, Stamp};
+use fencelock_core::{Content, ErrorKind, Keep, Locks, Settings, Stamp};
 use fencelock_file::FileStore;
 use fencelock_testkit::helpers::answer;
 use rustix::fs::{FlockOperation, flock};
@@ -500,15 +500,4 @@ fn users_share_the_cells_of_a_directory_that_is_open_to_all() {
     }
     assert_eq!(fs::metadata(lock_dir(store.path())).unwrap().uid(), ALICE);
     assert_only_the_lock_s_files(store.path());
-}
-
-#[tokio::test]
-async fn the_profile_says_what_a_reboot_leaves_of_a_cell() {
-    for (base, cells) in [("/dev/shm", CellDurability::Boot), ("/var/tmp", CellDurability::Synced)]
-    {
-        let Ok(dir) = tempfile::tempdir_in(base) else { continue };
-        let locks = connect(dir.path()).await;
-        assert_eq!(locks.profile().cells, Some(cells), "{base}");
-        assert!(swap(&locks, 0, 1, Keep::Forever).await && swap(&locks, 1, 0, Keep::Forever).await);
-    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencelock_core::url::connect as connect_url;
-use fencelock_core::{Error, ErrorKind, Settings};
+use fencelock_core::{CellDurability, Error, ErrorKind, Settings, TokenOrder};
 use fencelock_file::{FileStore, SCHEME};
 
 use crate::support::*;
@@ -280,26 +280,6 @@ async fn foreign_files_in_the_way_are_typed_errors() {
     other.lock("one").acquire().await.unwrap().release().await.unwrap();
 }
 
-/// Fault 42: file
-#[tokio::test]
-async fn odd_and_long_names_are_separate_locks() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
-    let long = "ü/".repeat(170);
-    let names =
-        [".", "..", "/", "a", "A", "a/b", "a%2Fb", "\0", "{}", "~", " ", &long, &long[..509]];
-    let mut held = Vec::new();
-    for name in names {
-        let guard = locks.lock(name).try_acquire().await.unwrap();
-        held.push(guard.unwrap_or_else(|| panic!("{name:?} is another lock")));
-        assert!(locks.lock(name).try_acquire().await.unwrap().is_none());
-    }
-    for guard in held {
-        guard.release().await.unwrap();
-    }
-    assert!(fencelock_file::leftovers(dir.path()).unwrap().is_empty());
-}
-
 /// Fault 25: file
 #[tokio::test]
 async fn a_removed_lock_directory_is_recreated_and_the_old_grant_is_lost() {
@@ -345,28 +325,30 @@ async fn a_removed_or_replaced_store_directory_is_reported() {
 }
 
 #[tokio::test]
-async fn local_file_systems_can_carry_locks() {
+async fn local_file_systems_can_carry_locks_and_tell_what_a_reboot_leaves() {
+    const IN_MEMORY: i64 = 0x0102_1994;
     for base in ["/dev/shm", "/var/tmp"] {
         let Ok(dir) = tempfile::tempdir_in(base) else { continue };
         let locks = connect(dir.path()).await;
+        let is_memory = rustix::fs::statfs(dir.path()).unwrap().f_type == IN_MEMORY;
+        let (tokens, cells) = match is_memory {
+            true => (TokenOrder::Boot, CellDurability::Boot),
+            false => (TokenOrder::Data, CellDurability::Synced),
+        };
+        assert_eq!(
+            (locks.profile().tokens, locks.profile().cells),
+            (tokens, Some(cells)),
+            "{base}"
+        );
+        let cell = locks.cell("x");
+        assert!(cell.compare_and_set(None, *b"one").await.unwrap());
+        cell.remove().await.unwrap();
         let held = locks.lock("x").acquire().await.unwrap();
         let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
         until_queue_is(&locks, "x", 1, 1).await;
         held.release().await.unwrap();
         waiter.holds();
         waiter.release();
-    }
-}
-
-#[tokio::test]
-async fn a_store_in_memory_reports_that_its_tokens_end_with_a_reboot() {
-    use fencelock_core::TokenOrder;
-    for (base, tokens) in [("/dev/shm", TokenOrder::Boot), ("/var/tmp", TokenOrder::Data)] {
-        let Ok(dir) = tempfile::tempdir_in(base) else { continue };
-        let fs = rustix::fs::statfs(dir.path()).unwrap();
-        if (fs.f_type == 0x0102_1994) == (tokens == TokenOrder::Boot) {
-            assert_eq!(connect(dir.path()).await.profile().tokens, tokens, "{base}");
-        }
     }
 }
 

@@ -109,24 +109,6 @@ async fn a_lock_that_a_stopped_process_has_latched_is_unreachable_at_the_end_of_
 }
 
 #[tokio::test]
-async fn a_child_that_inherited_the_descriptor_keeps_the_lock() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
-    let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
-    let child = holder.pass_on();
-    let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-    until_queue_is(&locks, "x", 1, 1).await;
-    holder.kill();
-    // The holder is dead, its child is not. Longer than several periodic checks.
-    let waited = locks.lock("x").wait_at_most(Duration::from_secs(3)).try_acquire().await.unwrap();
-    assert!(waited.is_none(), "the child should keep it");
-    assert_eq!(locks.inspect("x").await.unwrap().holders.len(), 1);
-    kill_process(child, Signal::KILL).unwrap();
-    waiter.holds();
-    waiter.release();
-}
-
-#[tokio::test]
 async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
     let dir = directory();
     let locks = connect(dir.path()).await;
@@ -147,24 +129,10 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
 }
 
 #[tokio::test]
-async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
+async fn an_evicted_waiter_queues_again_at_the_end() {
     let dir = directory();
     let locks = connect(dir.path()).await;
-    let mut holder = TestProcess::start(dir.path(), "hold x exclusive");
-    let token = holder.holds();
-    let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-    until_queue_is(&locks, "x", 1, 1).await;
-    let seen = locks.inspect("x").await.unwrap();
-    let participant = &seen.holders[0];
-    assert_eq!(participant.token.unwrap().to_string(), token);
-    let label = participant.label.as_ref().unwrap().as_str();
-    assert!(label.contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{label}");
-    assert!(locks.evict("x", &participant.id).await.unwrap());
-    holder.expect("lost taken_away");
-    holder.end();
-    waiter.holds();
-    assert!(!locks.evict("x", &participant.id).await.unwrap(), "it is gone already");
-    // An evicted waiter queues again, at the end.
+    let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
     let mut second = TestProcess::start(dir.path(), "hold x exclusive");
     until_queue_is(&locks, "x", 1, 1).await;
     let mut third = TestProcess::start(dir.path(), "hold x exclusive");
@@ -176,7 +144,7 @@ async fn an_evicted_holder_is_notified_and_the_next_waiter_is_served() {
         (now.waiters.len() == 2 && now.waiters[0].id == seen.waiters[1].id).then_some(())
     })
     .await;
-    waiter.release();
+    holder.release();
     for process in [&mut third, &mut second] {
         process.holds();
         process.release();

@@ -206,8 +206,7 @@ pub(crate) fn lock(locks: &Locks, name: &str, mode: &str) -> Lock {
     }
 }
 
-/// The command `hold NAME MODE`: reports `held TOKEN` when it holds and `lost` when it lost the
-/// lock, and releases on the command `release`.
+/// The command `hold NAME MODE`: reports `held TOKEN` when it holds, and releases on the command `release`.
 pub(crate) fn hold(dir: &Path, name: &str, mode: &str) {
     in_runtime(async {
         let locks = connect(dir).await;
@@ -228,21 +227,15 @@ async fn follow_commands(guard: Guard) {
             }
         }
     });
-    loop {
-        tokio::select! {
-            reason = guard.lost() => {
-                report(format_args!("lost {}", reason.as_str()));
+    while let Some(command) = commands.recv().await {
+        match &*command {
+            "pass on" => pass_on(&guard),
+            "release" => {
+                let released = guard.release().await;
+                report(if released.is_ok() { "released" } else { "not held" });
                 return;
             }
-            command = commands.recv() => match command.as_deref() {
-                Some("pass on") => pass_on(&guard),
-                Some("release") => {
-                    let released = guard.release().await;
-                    report(if released.is_ok() { "released" } else { "not held" });
-                    return;
-                }
-                _ => return,
-            }
+            _ => return,
         }
     }
 }
