@@ -74,7 +74,7 @@ const FUNCTIONS: [(&str, &[Type]); 14] = [
 ];
 
 /// A notification is a hint, and must fail nothing: see `hand_off.sql`.
-const UNLESS_FULL: &str = " WHERE pg_catalog.pg_notification_queue_usage() \
+pub(crate) const UNLESS_FULL: &str = " WHERE pg_catalog.pg_notification_queue_usage() \
      OPERATOR(pg_catalog.<) 0.5::pg_catalog.float8";
 
 impl Function {

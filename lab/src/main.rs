@@ -5,6 +5,7 @@
 mod bench;
 mod compare;
 mod conformance;
+mod costs;
 mod interrupt;
 mod leftovers;
 mod postgres_client;
@@ -32,6 +33,7 @@ enum Command {
     Bench(bench::Options),
     Compare(compare::Options),
     Conformance(conformance::Options),
+    Costs(costs::Options),
     Torture(torture::Options),
 }
 
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => options.run(),
         Command::Compare(options) => options.run(),
         Command::Conformance(options) => options.run(),
+        Command::Costs(options) => options.run(),
         Command::Torture(options) => options.run(),
     };
     done.unwrap_or_else(|error| fencelock_cli::failed(&error))

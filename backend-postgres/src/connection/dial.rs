@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio::try_join;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -29,7 +29,7 @@ use super::options::{ConnectOptions, Host, Known, PATIENT_PROBE, without_nul};
 use super::session::{PushHandler, Session, SessionState, patient};
 use crate::error::{Remedy, meaning_of, no_login, read_setting, unreachable, words_of};
 use crate::schema;
-use crate::statements::Function;
+use crate::statements::{Function, UNLESS_FULL};
 
 /// How long the server may take to end the session that this one replaces, in ms.
 const END_WITHIN_MS: &str = "2000";
@@ -264,12 +264,9 @@ impl ConnectOptions {
         // At another address of the host there may be another server.
         let other = self.log_in(&session.host, session.address, None).await?;
         let notify = format!(
-            "SELECT pg_catalog.pg_backend_pid()::pg_catalog.text, {}",
-            self.statements.text(Function::Notify).trim_start_matches("SELECT ")
+            "SELECT pg_catalog.pg_backend_pid()::pg_catalog.text, pg_catalog.pg_notify($1, ''){UNLESS_FULL}"
         );
-        let arguments: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&probe.channel, Type::TEXT), (&"", Type::TEXT)];
-        let sent = other.client.query_typed(&notify, &arguments).await;
+        let sent = other.client.query_typed(&notify, &[(&probe.channel, Type::TEXT)]).await;
         let is_direct = match other.state.observe(sent, &other.host)?.first() {
             // Two connections at one backend, which only a pooler makes, and which a notification would take as
             // long as it may to show.

@@ -23,6 +23,8 @@ pub struct Traffic {
     pub bytes_to_servers: u64,
     /// Bytes from the servers.
     pub bytes_from_servers: u64,
+    /// Connections that are open now.
+    pub connections: u64,
 }
 
 /// How clients reach the servers of a deployment.
@@ -140,12 +142,14 @@ impl Lines {
                 requests: stats.requests,
                 bytes_to_servers: stats.to_server.forwarded,
                 bytes_from_servers: stats.to_client.forwarded,
+                connections: stats.open,
             }
         });
         all.reduce(|sum, one| Traffic {
             requests: sum.requests + one.requests,
             bytes_to_servers: sum.bytes_to_servers + one.bytes_to_servers,
             bytes_from_servers: sum.bytes_from_servers + one.bytes_from_servers,
+            connections: sum.connections + one.connections,
         })
     }
 

@@ -14,6 +14,8 @@ pub struct Meter {
     /// Commands that the servers have carried out, with those inside of scripts, and their own; of Postgres
     /// its transactions, as far as it has counted them.
     pub commands: Option<u64>,
+    /// How many transaction ids Postgres has given out.
+    pub transaction_ids: Option<u64>,
     /// What their data takes in memory; of Postgres the size of its tables.
     pub memory_bytes: Option<u64>,
     /// How many things they store, of whatever kind: of Redis keys, of ZooKeeper nodes, of Postgres rows of
@@ -28,6 +30,7 @@ impl Meter {
         Meter {
             traffic: lines.traffic(),
             commands: Some(commands),
+            transaction_ids: None,
             memory_bytes: Some(memory_bytes),
             keys: Some(keys),
             cpu_s: Some(cpu_s),
@@ -71,7 +74,10 @@ impl Meter {
         lines: &Lines,
     ) -> io::Result<Meter> {
         let (mut commands, mut memory_bytes, mut keys, mut cpu_s) = (0, 0, 0, 0.0);
+        let mut transaction_ids = 0;
         for server in servers {
+            let given = server.sql("SELECT pg_snapshot_xmax(pg_current_snapshot())").await?;
+            transaction_ids += given.parse::<u64>().map_err(io::Error::other)?;
             let counted =
                 server.sql("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database");
             commands += counted.await?.parse::<u64>().map_err(io::Error::other)?;
@@ -83,7 +89,8 @@ impl Meter {
             keys += rows_of(server).await?;
             cpu_s += cpu_of(server.pid())? + seconds(server.cpu_ticks_of_backends()?);
         }
-        Ok(Meter::of_servers(lines, [commands, memory_bytes, keys], cpu_s))
+        let meter = Meter::of_servers(lines, [commands, memory_bytes, keys], cpu_s);
+        Ok(Meter { transaction_ids: Some(transaction_ids), ..meter })
     }
 }
 

@@ -28,6 +28,8 @@ impl Ensemble {
             _ => ZooKeeperOptions::new().peers_through_proxies(),
         };
         let clocks = wiring.clocks(servers, "java".as_ref())?;
+        // Its ticks are short: without it no client would get the session timeout that is the default.
+        let options = options.config("maxSessionTimeout=40000");
         let options = options.java_of_each(clocks.iter().map(ServerClock::program));
         let servers = options.ensemble(servers).await.map_err(io::Error::other)?;
         // Any two servers are as far apart as a server and a client.
