@@ -1,7 +1,7 @@
 -- Reads the holders and waiters, for `inspect`. Changes nothing except that it removes expired members
 -- of a group.
 --
--- ARGV  1 the largest number of holders, 2 that of waiters
+-- ARGV  1 the largest number of each, 2 that of waiters if it is another
 -- Reply {server time in us,
 --        {identity or foreign value, ms left (-1 without an end), token, ...} of holders,
 --        {identity, arrival in us, ...} of waiters in order}
@@ -24,5 +24,6 @@ elseif held then
     holders[n + 3] = redis.call('ZSCORE', L, '#' .. member.owner) or '0'
   end
 end
-local waiters = redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[2]))
+most = tonumber(ARGV[2] or most)
+local waiters = redis.call('ZRANGEBYSCORE', Q, BAND, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
 return {string.format('%.0f', now_us), holders, waiters}
