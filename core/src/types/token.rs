@@ -97,7 +97,8 @@ impl From<FencingToken> for i64 {
 }
 
 /// The top bits of every token, 0 to 127. Raise it when a service moves to another store, whose
-/// counter may be smaller than the tokens that the resource has seen.
+/// counter may be smaller than the tokens that the resource has seen. It is one for all programs of a store, and never
+/// lowered: elections, `once()` and cells too have seen a larger one.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
