@@ -11,7 +11,7 @@ use crate::types::error::{Error, ErrorKind, Result};
 pub use crate::types::error::{closed, invalid, unreachable};
 
 pub use crate::store::cell_watches::CellWatches;
-pub use crate::store::queue::{Entry, LastNumbers, Queue, QueueStep, Stage};
+pub use crate::store::queue::{Entry, LastNumbers, Now, Queue, QueueStep, Stage, StoreTime};
 pub use crate::store::registry::{ClaimRegistry, shrink_after_burst};
 pub use crate::telemetry::program;
 pub use crate::time::backoff::Backoff;

@@ -20,7 +20,7 @@ use crate::store::distributed_lock::{
 use crate::store::profile::{
     CellDurability, Liveness, Modes, Order, Profile, Reach, RenewalPlan, TokenOrder,
 };
-use crate::store::queue::{LastNumbers, Queue, QueueStep};
+use crate::store::queue::{LastNumbers, Now, Queue, QueueStep};
 use crate::sync::Mutex;
 use crate::time::moment::{Clock, TokioClock};
 use crate::types::error::{Result, invalid};
@@ -145,7 +145,7 @@ impl Store {
         lock: &LockName,
         change: impl FnOnce(&mut QueueStep<'_, Weak<Claim>>) -> T,
     ) -> T {
-        let now = self.clock.now();
+        let now = Now::in_process(&self.clock);
         let (result, woken) = {
             let mut state = self.state.lock();
             let State { queues, last } = &mut *state;

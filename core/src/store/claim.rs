@@ -28,6 +28,12 @@ impl OwnerToken {
         OwnerToken(Uuid::new_v4())
     }
 
+    /// The one whose [value](OwnerToken::reveal) has these bytes, for the backend that reads it in the store.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> OwnerToken {
+        OwnerToken(Uuid::from_bytes(bytes))
+    }
+
     /// The value, for the backend to write into the store.
     #[must_use]
     pub fn reveal(&self) -> Uuid {

@@ -5,6 +5,7 @@
 //! it back in the same step, and then wakes whom the change returns.
 
 use std::collections::{HashSet, VecDeque};
+use std::ops::Add;
 use std::time::Duration;
 
 use crate::store::claim::{Claim, IfBusy, OwnerToken};
@@ -12,7 +13,7 @@ use crate::store::distributed_lock::{
     AttemptOutcome, Participant, ParticipantId, ReleaseOutcome, RenewOutcome, Residue, Snapshot,
     WaiterCheck,
 };
-use crate::time::moment::{Moment, lease_end};
+use crate::time::moment::{Clock, Moment, TokioClock, lease_end};
 use crate::types::mode::Mode;
 use crate::types::options::Label;
 use crate::types::token::FencingToken;
@@ -21,10 +22,79 @@ use crate::types::token::FencingToken;
 /// future that is not polled must not block the queue.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
+/// A time in a store's records, by the one clock that all its clients share: the server's, in nanoseconds
+/// since an origin that never changes.
+///
+/// It is not a [`Moment`], which is of one client's clock. That of another machine differs by the
+/// difference of their boots: to the client of a machine that booted earlier each lease that it wrote
+/// would have ended, and two clients would hold the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreTime(Moment);
+
+impl StoreTime {
+    /// The time `nanos` nanoseconds after the origin of the store's clock.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> StoreTime {
+        StoreTime(Moment::from_nanos(nanos))
+    }
+
+    /// Nanoseconds since the origin of the store's clock.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0.as_nanos()
+    }
+
+    /// As [`Moment::duration_since`].
+    #[must_use]
+    pub fn duration_since(self, earlier: StoreTime) -> Duration {
+        self.0.duration_since(earlier.0)
+    }
+}
+
+/// Saturates.
+impl Add<Duration> for StoreTime {
+    type Output = StoreTime;
+
+    fn add(self, duration: Duration) -> StoreTime {
+        StoreTime(self.0 + duration)
+    }
+}
+
+/// The present of one step, on both clocks that it has to do with.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    store: StoreTime,
+    sent: Moment,
+}
+
+impl Now {
+    /// The time `store` that the store itself answers in this step, or in the reading that a
+    /// compare-and-set begins with; and when that was `sent`, on the client's
+    /// [clock](crate::DistributedLock::clock), by which the client judges its own validity.
+    ///
+    /// ```compile_fail,E0308
+    /// # use fencelock_core::{Clock, TokioClock, backend::Now};
+    /// let own = TokioClock::new();
+    /// Now::new(own.now(), own.now()); // the client's time is not the store's
+    /// ```
+    #[must_use]
+    pub const fn new(store: StoreTime, sent: Moment) -> Now {
+        Now { store, sent }
+    }
+
+    /// Of a store that ends with its process, with one clock for all its clients.
+    #[must_use]
+    pub fn in_process(clock: &TokioClock) -> Now {
+        let now = clock.now();
+        Now { store: StoreTime(now), sent: now }
+    }
+}
+
 /// The holders and waiters of one lock, in order of arrival. A queue without entries is as good as
 /// none: the store can delete its record.
 ///
-/// `W` is how the store wakes a claim: the address of its client, or a weak reference to the claim.
+/// `W` is how the store wakes a claim, the address of its client or a weak reference to the claim, or what
+/// it needs to know of a waiter besides, such as when its client was last seen.
 #[derive(Debug)]
 pub struct Queue<W> {
     /// Holders may be anywhere; waiters are served from the front.
@@ -45,7 +115,7 @@ pub struct Entry<W> {
     /// The label of its client.
     pub label: Label,
     /// When it came, or began to hold the lock.
-    pub since: Moment,
+    pub since: StoreTime,
     /// How far it is.
     pub stage: Stage,
     /// How its claim is woken.
@@ -64,18 +134,21 @@ pub enum Stage {
         /// The token of this grant.
         token: FencingToken,
         /// The end of its turn.
-        until: Moment,
+        until: StoreTime,
     },
     /// It holds the lock.
     Held {
         /// The token of this grant.
         token: FencingToken,
         /// The end of the lease.
-        until: Moment,
+        until: StoreTime,
     },
 }
 
-/// The last numbers that a store used: one record for all its queues, changed in the same step.
+/// The last numbers of a store: one record for all its queues, which changes in the same step as they do.
+///
+/// A store whose step changes one key has them in the record of each lock. Then that record stays when
+/// its queue is empty, or the tokens of the lock begin again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastNumbers {
     /// The last ticket.
@@ -85,7 +158,7 @@ pub struct LastNumbers {
 }
 
 impl Stage {
-    fn grant(self) -> Option<(FencingToken, Moment)> {
+    fn grant(self) -> Option<(FencingToken, StoreTime)> {
         match self {
             Stage::Waits | Stage::Lapsed => None,
             Stage::Granted { token, until } | Stage::Held { token, until } => Some((token, until)),
@@ -111,15 +184,20 @@ impl<W: Clone> Queue<W> {
     /// then are granted the lock. Returns the result of `change` and whom to wake afterwards.
     ///
     /// ```
-    /// # use fencelock_core::{Moment, Snapshot, backend::{LastNumbers, Queue}};
+    /// # use fencelock_core::{BootClock, Clock, Snapshot};
+    /// # use fencelock_core::backend::{LastNumbers, Now, Queue, StoreTime, start_clock};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
     /// let (mut queue, mut last) = (Queue::<()>::default(), LastNumbers::default());
-    /// let now = Moment::from_nanos(0);
+    /// let clock: BootClock = start_clock()?; // the client's
+    /// let sent = clock.now();
+    /// let now = Now::new(StoreTime::from_nanos(4_711), sent); // what the server answers
     /// let (seen, woken) = queue.change(now, &mut last, |queue| queue.snapshot());
     /// assert!(seen == Snapshot::default() && woken.is_empty());
+    /// # Ok(()) }
     /// ```
     pub fn change<T>(
         &mut self,
-        now: Moment,
+        now: Now,
         last: &mut LastNumbers,
         change: impl FnOnce(&mut QueueStep<'_, W>) -> T,
     ) -> (T, Vec<W>) {
@@ -136,7 +214,7 @@ impl<W: Clone> Queue<W> {
 pub struct QueueStep<'a, W> {
     /// As in [`Queue`].
     pub entries: &'a mut VecDeque<Entry<W>>,
-    now: Moment,
+    now: Now,
     last: &'a mut LastNumbers,
     woken: Vec<W>,
 }
@@ -160,11 +238,14 @@ impl<W: Clone> QueueStep<'_, W> {
             && let Some((token, _)) = entry.stage.grant()
         {
             if let Stage::Granted { .. } = entry.stage {
-                entry.since = now;
+                entry.since = now.store;
             }
             // A grant that is found again is reported with a whole lease, so it gets one.
-            entry.stage = Stage::Held { token, until: now + claim.ttl() };
-            return AttemptOutcome::Granted { token, valid_until: lease_end(now, claim.ttl()) };
+            entry.stage = Stage::Held { token, until: now.store + claim.ttl() };
+            return AttemptOutcome::Granted {
+                token,
+                valid_until: lease_end(now.sent, claim.ttl()),
+            };
         }
         match claim.if_busy() {
             IfBusy::Queue => AttemptOutcome::Waiting { check_after: self.check_after() },
@@ -183,7 +264,7 @@ impl<W: Clone> QueueStep<'_, W> {
             mode: claim.mode(),
             tokens: claim.local_handoffs(),
             label: claim.label().clone(),
-            since: self.now,
+            since: self.now.store,
             stage: Stage::Waits,
             waker,
         });
@@ -196,11 +277,11 @@ impl<W: Clone> QueueStep<'_, W> {
         match self.find(claim).map(|entry| &mut entry.stage) {
             // Only confirms the hold: an end before the known one changes nothing.
             Some(Stage::Held { .. }) if claim.is_fixed_lease() => {
-                RenewOutcome::Renewed { valid_until: now }
+                RenewOutcome::Renewed { valid_until: now.sent }
             }
             Some(Stage::Held { until, .. }) => {
-                *until = now + claim.ttl();
-                RenewOutcome::Renewed { valid_until: lease_end(now, claim.ttl()) }
+                *until = now.store + claim.ttl();
+                RenewOutcome::Renewed { valid_until: lease_end(now.sent, claim.ttl()) }
             }
             _ => RenewOutcome::Lost,
         }
@@ -254,7 +335,7 @@ impl<W: Clone> QueueStep<'_, W> {
             let id = ParticipantId::new(entry.ticket.to_string());
             let participant = Participant::new(id, entry.mode)
                 .labelled(entry.label.clone())
-                .since(self.now.duration_since(entry.since));
+                .since(self.now.store.duration_since(entry.since));
             match entry.stage.grant() {
                 Some((token, _)) => seen.holders.push(participant.token(token)),
                 None => seen.waiters.push(participant),
@@ -264,7 +345,7 @@ impl<W: Clone> QueueStep<'_, W> {
     }
 
     fn drop_expired(&mut self) {
-        let now = self.now;
+        let now = self.now.store;
         self.entries.retain_mut(|entry| match entry.stage {
             Stage::Held { until, .. } => until > now,
             Stage::Granted { until, .. } if until <= now => {
@@ -291,7 +372,7 @@ impl<W: Clone> QueueStep<'_, W> {
             let entry = &mut self.entries[next];
             let token = FencingToken::new(self.last.token + 1);
             self.last.token += u64::from(entry.tokens);
-            entry.stage = Stage::Granted { token, until: self.now + CONFIRM_WITHIN };
+            entry.stage = Stage::Granted { token, until: self.now.store + CONFIRM_WITHIN };
             if answered != Some(entry.ticket) {
                 self.woken.push(entry.waker.clone());
             }
@@ -302,7 +383,7 @@ impl<W: Clone> QueueStep<'_, W> {
     /// does not confirm a later hand-off.
     fn check_after(&self) -> Duration {
         let ends = self.entries.iter().filter_map(|entry| entry.stage.grant());
-        let soonest = ends.map(|(_, until)| until.duration_since(self.now)).min();
+        let soonest = ends.map(|(_, until)| until.duration_since(self.now.store)).min();
         soonest.unwrap_or(CONFIRM_WITHIN).min(CONFIRM_WITHIN)
     }
 }

@@ -18,8 +18,9 @@ use crate::time::moment::{Clock, Moment};
 
 /// Time since the machine booted, suspends included, and its timer.
 ///
-/// All of one machine agree until it reboots, so that processes may share moments of it; a store that
-/// outlives a reboot keeps the boot's id with them.
+/// All of one machine agree until it reboots, so that its processes may share moments of it; a store that
+/// outlives a reboot keeps the boot's id with them. Those of two machines differ, and those of two time
+/// namespaces: what clients of several machines compare is a [`StoreTime`](crate::backend::StoreTime).
 ///
 /// One task on the runtime that created it wakes the sleepers; it ends with the clock. When that
 /// runtime ends first, every sleep ends: a caller on another runtime then finds the store closed.

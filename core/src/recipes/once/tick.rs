@@ -27,7 +27,8 @@ pub struct Tick {
 }
 
 impl Tick {
-    /// The number of whole periods, at least 1 s each, since 1970, by this machine's clock in UTC.
+    /// The number of whole periods, at least 1 s each, since 1970, by this machine's clock in UTC. Tokio's paused
+    /// time does not move that clock: under it, a test takes [`Tick::number`].
     #[must_use]
     pub fn every(period: Duration) -> Tick {
         Tick { number: since_1970(SystemTime::now(), period), period: Some(period) }
