@@ -52,7 +52,7 @@ pub use {
     history::checker,
     how::How,
     processes::database::{Addition, DatabaseRegisters, OpenRegisters},
-    processes::peer::process::peer_main_if_asked,
+    processes::peer::process::{peer_main_if_asked, serve_if_asked},
     processes::peer::protocol::{Answer, Want},
     processes::peer::{Peer, PeerError},
     processes::register::process::RegisterServer,

@@ -67,6 +67,73 @@ pub(super) fn assert_history(context: &Context, events: Vec<Event>) {
     context.assert_history(events, rules(context));
 }
 
+/// How late events come of which a store notifies a client at once: a lost notification is made up for by the core's
+/// next check, one to five seconds later.
+///
+/// On a busy machine everything is late. So the bound grows with what the same steps take without a notification, at
+/// the same time, and three late events are needed, or three seconds in all.
+pub(super) struct Lateness {
+    what: &'static str,
+    /// A client of a store that cannot notify asks as often.
+    prompt: Duration,
+    /// By how much they were, besides what is usual.
+    late: Vec<Duration>,
+    pub(super) on_time: u32,
+}
+
+impl Lateness {
+    /// From here on the event is no longer awaited.
+    const LOST: Duration = Duration::from_secs(4);
+    const MOST_LATE: usize = 3;
+    const MOST_IN_ALL: Duration = Duration::from_secs(3);
+
+    /// Of wake-ups, for which a client may ask every 100 ms.
+    pub(super) fn of_wake_ups() -> Lateness {
+        let prompt = Duration::from_millis(250);
+        Lateness { what: "a waiter was woken", prompt, late: Vec::new(), on_time: 0 }
+    }
+
+    /// Of changes of a cell, for which a client may ask every second.
+    pub(super) fn of_changes() -> Lateness {
+        let prompt = Duration::from_secs(2);
+        Lateness { what: "a watch was notified", prompt, late: Vec::new(), on_time: 0 }
+    }
+
+    /// Whether an event was late.
+    pub(super) fn any(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// Awaits an event of which the client is notified from now on. `usual` is how long the same took without a
+    /// notification.
+    pub(super) async fn observe<T>(
+        &mut self,
+        usual: Duration,
+        event: impl Future<Output = T>,
+    ) -> T {
+        let (started, lost) = (Instant::now(), Self::LOST + usual * 4);
+        let event = tokio::time::timeout(lost, event).await;
+        let late_by = started.elapsed().saturating_sub(usual * 4);
+        match late_by > self.prompt {
+            true => self.late.push(late_by),
+            false => self.on_time += 1,
+        }
+        let in_all: Duration = self.late.iter().sum();
+        if self.late.len() < Self::MOST_LATE && in_all < Self::MOST_IN_ALL {
+            return event.expect("a lost event takes longer than that");
+        }
+        let (what, late) = (self.what, self.late.iter().max().copied().unwrap_or_default());
+        let or_never = if event.is_err() { ", if at all" } else { "" };
+        panic!(
+            "{what} {:.1} s late{or_never} ({} of {} times; without a notification it takes {usual:?}): the notification \
+             was lost, or its watch begins after the reading that it belongs to",
+            late.as_secs_f64(),
+            self.late.len(),
+            self.late.len() + self.on_time as usize,
+        );
+    }
+}
+
 /// Whether a try acquires `name`; if so, it is released again.
 pub(super) async fn is_free(context: &Context, locks: &Locks, name: &str, how: How) -> bool {
     let lock = how.lock(locks, name);

@@ -5,7 +5,7 @@
 //! arguments that every user of the machine can read.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ mod work;
 use protocol::{Answer, Hello, Reply, Request, Want};
 
 use crate::how::How;
-use crate::time::clock::ServerClock;
+use crate::time::clock::{ServerClock, booted_earlier};
 
 /// Why a peer did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +75,19 @@ impl Peer {
     /// # Errors
     /// When it cannot be started, or cannot connect.
     pub async fn start(harness: &str, address: &str, params: &Params) -> Result<Peer, PeerError> {
-        Peer::start_as(&this_program()?, harness, address, params).await
+        Peer::start_as(Command::new(this_program()?), harness, address, params).await
+    }
+
+    /// As [`start`](Peer::start), as on a machine that booted so much earlier.
+    pub(crate) async fn start_booted_earlier(
+        by: Duration,
+        harness: &str,
+        address: &str,
+        params: &Params,
+    ) -> Result<Peer, PeerError> {
+        let mut command = booted_earlier(by).ok_or(PeerError::Gone)?;
+        command.arg(this_program()?);
+        Peer::start_as(command.into(), harness, address, params).await
     }
 
     /// A clock for peers of this program: it is right.
@@ -96,17 +108,17 @@ impl Peer {
         address: &str,
         params: &Params,
     ) -> Result<Peer, PeerError> {
-        Peer::start_as(clock.program(), harness, address, params).await
+        Peer::start_as(Command::new(clock.program()), harness, address, params).await
     }
 
     /// By a program that becomes this one.
     async fn start_as(
-        program: &Path,
+        mut program: Command,
         harness: &str,
         address: &str,
         params: &Params,
     ) -> Result<Peer, PeerError> {
-        let mut child = Command::new(program)
+        let mut child = program
             .env(process::ASKED, harness)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

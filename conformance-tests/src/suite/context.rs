@@ -129,6 +129,14 @@ impl Context {
         (started.unwrap_or_else(|error| panic!("no peer process: {error}")), clock)
     }
 
+    /// Another process, as on a machine that booted so much earlier.
+    pub(crate) async fn peer_booted_earlier(&self, by: Duration) -> Peer {
+        let (name, address) = (self.harness.name(), self.store.peer_address());
+        let starting = Peer::start_booted_earlier(by, name, &address, &self.base);
+        let started = self.soon("a peer process connects", starting).await;
+        started.unwrap_or_else(|error| panic!("no peer process: {error}"))
+    }
+
     /// The usual parameters, with this behaviour's prefix.
     #[must_use]
     pub fn params(&self) -> Params {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use fencelock_core::{Liveness, Order, Profile, RenewalPlan, TokenOrder};
 
@@ -34,6 +35,8 @@ pub enum Need {
     TokensBeyondData,
     /// A process whose wall clock can be moved.
     ClientClock,
+    /// A process as on a machine that booted at another time.
+    BootTime,
     /// A backdoor.
     Backdoor(Backdoor),
 }
@@ -53,6 +56,7 @@ impl Need {
             Need::Renewal => profile.renewal != RenewalPlan::None,
             Need::TokensBeyondData => profile.tokens == TokenOrder::BeyondData,
             Need::ClientClock => crate::time::clock::ServerClock::is_possible(),
+            Need::BootTime => crate::time::clock::booted_earlier(Duration::ZERO).is_some(),
             Need::Backdoor(backdoor) => store.backdoors().contains(&backdoor),
         };
         if has {
@@ -73,6 +77,9 @@ impl Need {
                 format!("the {name} store's tokens rise only while it keeps its data")
             }
             Need::ClientClock => "this machine has no C compiler for the clock's shim".to_owned(),
+            Need::BootTime => {
+                "this machine gives no process a boot time of its own (unshare --time)".to_owned()
+            }
             Need::Backdoor(backdoor) => store.why_not(backdoor),
         })
     }

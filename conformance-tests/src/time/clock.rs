@@ -7,8 +7,26 @@ use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
+
+/// How to start a program as on a machine that booted so much earlier, as its first arguments; `None` where this
+/// machine gives no process a time namespace of its own.
+pub(crate) fn booted_earlier(by: Duration) -> Option<Command> {
+    let unshare = |rights: &[&str]| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(rights).args(["--time", "--kill-child", "--boottime"]);
+        unshare.arg(by.as_secs().to_string());
+        unshare
+    };
+    // By root, or by a user that may be root in a namespace of its own.
+    let works = |rights: &&&[&str]| {
+        let tried = unshare(rights).arg("true").stderr(Stdio::null()).status();
+        tried.is_ok_and(|status| status.success())
+    };
+    [&[][..], &["--map-root-user"]].iter().find(works).map(|rights| unshare(rights))
+}
 
 /// Moves the wall clock of the servers that are started by its [`program`](ServerClock::program).
 #[derive(Debug)]

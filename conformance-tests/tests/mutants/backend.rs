@@ -69,7 +69,7 @@ impl DistributedLock for Server {
                     true
                 }
                 (None, _) if self.is(Mutant::RenewalResurrects) => {
-                    queue.entries.push(entry(claim, 0, Stage::Held { token: 1, until }));
+                    queue.entries.push(entry(self, claim, 0, Stage::Held { token: 1, until }));
                     true
                 }
                 _ => false,
@@ -190,7 +190,7 @@ fn participant_id(server: &Server, entry: &Entry) -> ParticipantId {
     })
 }
 
-fn entry(claim: &Arc<Claim>, ticket: u64, stage: Stage) -> Entry {
+fn entry(server: &Server, claim: &Arc<Claim>, ticket: u64, stage: Stage) -> Entry {
     Entry {
         ticket,
         claim: Arc::downgrade(claim),
@@ -198,6 +198,7 @@ fn entry(claim: &Arc<Claim>, ticket: u64, stage: Stage) -> Entry {
         mode: claim.mode(),
         label: claim.label().clone(),
         stage,
+        is_watched: !server.is(Mutant::WatchBeginsLate),
     }
 }
 
@@ -215,7 +216,7 @@ impl ToyAcquisition {
             let known = !server.is(Mutant::ForgetsWhoAsked);
             let at = queue.position(claim).filter(|_| known);
             match at {
-                None => queue.entries.push(entry(claim, ticket, Stage::Waits)),
+                None => queue.entries.push(entry(server, claim, ticket, Stage::Waits)),
                 Some(at) if queue.entries[at].stage == Stage::Lapsed => {
                     queue.entries[at].stage = Stage::Waits;
                 }
@@ -254,8 +255,15 @@ impl Acquisition for ToyAcquisition {
         let (server, claim) = (&self.server, &self.claim);
         let mut sent = server.clock.now();
         server.send().await?;
-        let granted = self.enter(&server.key(claim.name(), claim.mode()));
+        let key = server.key(claim.name(), claim.mode());
+        let granted = self.enter(&key);
         server.reply().await?;
+        if server.is(Mutant::WatchBeginsLate) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            server.change(&key, |queue, _| {
+                (queue.position(claim).map(|at| queue.entries[at].is_watched = true), false)
+            });
+        }
         if server.is(Mutant::DeadlineFromReply) {
             sent = server.clock.now();
         }

@@ -16,6 +16,8 @@ use crate::mutant::Mutant;
 pub(crate) enum By {
     /// A behaviour of the suite, on the toy store with this fault.
     Suite(&'static str),
+    /// The same, whatever patience the suite has: it names what is late.
+    Late(&'static str),
     /// Random seeds, on the simulated store with leases that has this fault.
     SeedsOfLeases,
     /// The same with sessions.
@@ -24,7 +26,7 @@ pub(crate) enum By {
     Test(&'static str, &'static str),
 }
 
-use By::{SeedsOfLeases, SeedsOfSessions, Suite, Test};
+use By::{Late, SeedsOfLeases, SeedsOfSessions, Suite, Test};
 
 const BACKENDS: &str = "conformance-tests/tests/simulation/backends.rs";
 
@@ -124,7 +126,14 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
         Mutant::WakeLostOnCancel,
         &[Suite("cancel::waiters_cancelled_at_the_hand_off_lose_no_turn"), SeedsOfLeases],
     ),
-    (Mutant::NoWakeUps, &[Suite("waiting::no_wake_up_is_missed_under_stress")]),
+    (
+        Mutant::NoWakeUps,
+        &[
+            Late("waiting::a_waiter_is_woken_by_the_release"),
+            Suite("waiting::no_wake_up_is_missed_under_stress"),
+        ],
+    ),
+    (Mutant::WatchBeginsLate, &[Late("waiting::a_release_wakes_a_waiter_that_is_just_queuing")]),
     (Mutant::GrantNotReported, &[SeedsOfLeases]),
     (Mutant::WakesOnlyOne, &[Suite("modes::one_release_wakes_all_waiters_that_fit")]),
     (
@@ -191,10 +200,14 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (
         Mutant::CellIsNotWatched,
         &[
-            Suite("cells::a_watch_is_notified_of_every_last_change"),
+            Late("cells::a_watch_is_notified_of_every_last_change"),
             Suite("latches::all_waiters_of_all_clients_are_told"),
             Suite("barriers::nobody_passes_before_all_have_arrived"),
         ],
+    ),
+    (
+        Mutant::CellWatchBeginsLate,
+        &[Late("cells::no_change_is_missed_between_reading_and_watching")],
     ),
     (Mutant::CellReadsLag, &[Suite("cells::what_is_written_is_read_by_every_client")]),
     (Mutant::CellNamesFoldCase, &[Suite("cells::any_text_is_the_name_of_a_cell")]),
@@ -209,15 +222,13 @@ pub(crate) const CATALOGUE: &[(Mutant, &[By])] = &[
     (Mutant::SuccessorIsGranted, &[SeedsOfSessions]),
 ];
 
-#[test]
-fn every_mutant_is_in_the_catalogue_once() {
+pub(crate) fn every_mutant_is_in_the_catalogue_once() {
     let listed: Vec<usize> = CATALOGUE.iter().map(|(mutant, _)| *mutant as usize).collect();
     let all: Vec<usize> = (0..Mutant::COUNT).collect();
     assert_eq!(listed, all);
 }
 
-#[test]
-fn everything_in_the_catalogue_has_a_test() {
+pub(crate) fn everything_in_the_catalogue_has_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |file: &str| fs::read_to_string(root.join(file)).expect(file);
     let require_test = |what: &str, file: &str, name: &str| {

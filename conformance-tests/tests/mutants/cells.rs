@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
 use fencelock_core::{CellStore, Content, Keep, LockName, Notifier, Result, Stamp};
@@ -81,9 +82,15 @@ impl CellStore for Server {
     ) -> Result<Option<Content>> {
         self.send().await?;
         let key = self.cell_key(cell);
+        let watch = || {
+            if let Some(notifier) = notifier {
+                self.cells.notifiers.lock().push((key.clone(), Arc::downgrade(notifier)));
+            }
+        };
+        let is_late = notifier.is_some() && self.is(Mutant::CellWatchBeginsLate);
         // Before the reading: no change must come between the two.
-        if let Some(notifier) = notifier {
-            self.cells.notifiers.lock().push((key.clone(), Arc::downgrade(notifier)));
+        if !is_late {
+            watch();
         }
         let content = match self.is(Mutant::CellReadsLag) {
             // As a follower that has yet to hear of the last write.
@@ -92,6 +99,10 @@ impl CellStore for Server {
         };
         // Others write before the answer arrives.
         tokio::task::yield_now().await;
+        if is_late {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            watch();
+        }
         self.reply().await.map(|()| content)
     }
 

@@ -6,22 +6,32 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use fencelock_conformance::{
-    BEHAVIOURS, Backdoor, Behaviour, Harness, Need, Outcome, run_behaviour,
+    BEHAVIOURS, Backdoor, Behaviour, Harness, Need, Outcome, run_behaviour, serve_if_asked,
 };
+use fencelock_core::Clock;
+use fencelock_core::backend::StoreTime;
+use libtest_mimic::{Arguments, Trial};
 
 mod backend;
 mod catalogue;
 mod cells;
 mod harness;
 mod mutant;
+#[allow(dead_code)]
+#[path = "../../examples/own_store.rs"]
+mod own_store;
 mod server;
 
-use catalogue::{By, CATALOGUE};
+use catalogue::{
+    By, CATALOGUE, every_mutant_is_in_the_catalogue_once, everything_in_the_catalogue_has_a_test,
+};
 use harness::Toy;
 use mutant::Mutant;
 
 /// Enough for a healthy in-process store, so that a broken one is found soon.
 const SHORT: Duration = Duration::from_secs(3);
+/// What the suite has by default.
+const USUAL: Duration = Duration::from_secs(15);
 
 fn behaviours() -> impl Iterator<Item = &'static Behaviour> {
     BEHAVIOURS.iter().flat_map(|group| group.iter())
@@ -41,19 +51,24 @@ fn hush() {
     });
 }
 
-/// Runs each pair, a few at a time.
-fn run_all(
-    pairs: &[(Option<Mutant>, &'static Behaviour)],
+/// A behaviour to run on a store with this fault, or on the honest one.
+struct Pair {
+    mutant: Option<Mutant>,
+    behaviour: &'static Behaviour,
     patience: Duration,
-) -> Vec<(Option<Mutant>, &'static Behaviour, Outcome)> {
+}
+
+/// Runs each pair, a few at a time.
+fn run_all(pairs: &[Pair]) -> Vec<(&Pair, Outcome)> {
     hush();
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
-        while let Some((mutant, behaviour)) = pairs.get(next.fetch_add(1, Ordering::SeqCst)) {
-            let harness: Arc<dyn Harness> = Arc::new(Toy(*mutant));
+        while let Some(pair) = pairs.get(next.fetch_add(1, Ordering::SeqCst)) {
+            let harness: Arc<dyn Harness> = Arc::new(Toy(pair.mutant));
             // A mutant is to be caught whatever the machine does, and nothing else is.
-            let outcome = run_behaviour(&harness, behaviour, patience, 42, mutant.is_none());
-            results.lock().expect("no panic inside").push((*mutant, *behaviour, outcome));
+            let fairly = pair.mutant.is_none();
+            let outcome = run_behaviour(&harness, pair.behaviour, pair.patience, 42, fairly);
+            results.lock().expect("no panic inside").push((pair, outcome));
         }
     };
     std::thread::scope(|scope| {
@@ -65,12 +80,12 @@ fn run_all(
     results.into_inner().expect("no panic inside")
 }
 
-#[test]
 fn the_honest_store_passes() {
-    let all: Vec<_> = behaviours().map(|behaviour| (None, behaviour)).collect();
-    let results = run_all(&all, Duration::from_secs(15));
+    let pair = |behaviour| Pair { mutant: None, behaviour, patience: USUAL };
+    let all: Vec<_> = behaviours().map(pair).collect();
+    let results = run_all(&all);
     assert_eq!(results.len(), behaviours().count());
-    for (_, behaviour, outcome) in results {
+    for (Pair { behaviour, .. }, outcome) in results {
         let name = behaviour.full_name();
         // It lives in one process, and has no connections.
         let absent = [Need::Backdoor(Backdoor::Processes), Need::Backdoor(Backdoor::NetworkFaults)];
@@ -83,23 +98,69 @@ fn the_honest_store_passes() {
     }
 }
 
-#[test]
+fn named(name: &str) -> &'static Behaviour {
+    let found = behaviours().find(|behaviour| behaviour.full_name() == name);
+    found.unwrap_or_else(|| panic!("no behaviour {name}"))
+}
+
 fn every_mutant_is_rejected_by_the_behaviour_that_names_its_fault() {
     let mut pairs = Vec::new();
     for (mutant, catchers) in CATALOGUE {
         for catcher in *catchers {
-            let By::Suite(catcher) = catcher else { continue };
-            let found = behaviours().find(|behaviour| behaviour.full_name() == *catcher);
-            pairs.push((Some(*mutant), found.unwrap_or_else(|| panic!("no behaviour {catcher}"))));
+            let (behaviour, patience) = match catcher {
+                By::Suite(name) => (named(name), SHORT),
+                By::Late(name) => (named(name), USUAL),
+                By::SeedsOfLeases | By::SeedsOfSessions | By::Test(..) => continue,
+            };
+            pairs.push(Pair { mutant: Some(*mutant), behaviour, patience });
         }
     }
     let mut survivors = Vec::new();
-    for (mutant, behaviour, outcome) in run_all(&pairs, SHORT) {
-        let (mutant, name) = (mutant.unwrap(), behaviour.full_name());
+    for (Pair { mutant, behaviour, patience }, outcome) in run_all(&pairs) {
+        let (mutant, name) = (mutant.expect("no honest store"), behaviour.full_name());
         match outcome {
-            Outcome::Failed(why) => println!("{mutant:?}: {name}: {why}"),
+            Outcome::Failed(why) if *patience == SHORT || why.contains(" s late") => {
+                println!("{mutant:?}: {name}: {why}");
+            }
             other => survivors.push(format!("{mutant:?} survived {name}: {other:?}")),
         }
     }
     assert!(survivors.is_empty(), "{}", survivors.join("\n"));
+}
+
+/// Of a store across a network that keeps the time of its clients, two machines hold a lock at once.
+fn a_record_in_the_time_of_its_clients_is_rejected(own: &Arc<dyn Harness>) {
+    hush();
+    let behaviour = named("processes::machines_that_booted_at_different_times_exclude_each_other");
+    match run_behaviour(own, behaviour, USUAL, 42, false) {
+        Outcome::Failed(why) => assert!(why.contains("two machines hold one lock"), "{why}"),
+        Outcome::Ignored(why) => println!("ignored: {why}"),
+        Outcome::Passed => panic!("it passed"),
+    }
+}
+
+fn main() {
+    let own = own_store::OwnHarness(|_, own| StoreTime::from_nanos(own.now().as_nanos()));
+    let own: Arc<dyn Harness> = Arc::new(own);
+    serve_if_asked(std::slice::from_ref(&own), None);
+    let tests = vec![
+        test("the_honest_store_passes", the_honest_store_passes),
+        test(
+            "every_mutant_is_rejected_by_the_behaviour_that_names_its_fault",
+            every_mutant_is_rejected_by_the_behaviour_that_names_its_fault,
+        ),
+        test("a_record_in_the_time_of_its_clients_is_rejected", move || {
+            a_record_in_the_time_of_its_clients_is_rejected(&own);
+        }),
+        test("every_mutant_is_in_the_catalogue_once", every_mutant_is_in_the_catalogue_once),
+        test("everything_in_the_catalogue_has_a_test", everything_in_the_catalogue_has_a_test),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
+}
+
+fn test(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || {
+        run();
+        Ok(())
+    })
 }

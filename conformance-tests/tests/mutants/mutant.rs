@@ -56,6 +56,8 @@ pub(crate) enum Mutant {
     WakeLostOnCancel,
     /// Waiters are not woken; only waiter checks find a grant.
     NoWakeUps,
+    /// A waiter is registered for its wake-up after it was told to wait.
+    WatchBeginsLate,
     /// Neither a push nor a waiter check reports a grant.
     GrantNotReported,
     /// A release serves one waiter, however many fit.
@@ -108,6 +110,8 @@ pub(crate) enum Mutant {
     CellRepetitionIsRefused,
     /// Nobody is notified of a change.
     CellIsNotWatched,
+    /// A watch of a cell begins after the reading.
+    CellWatchBeginsLate,
     /// A reading may be older than the last confirmed write.
     CellReadsLag,
     /// Names of cells are compared without case.

@@ -53,6 +53,7 @@ pub(crate) struct Entry {
     pub(crate) mode: Mode,
     pub(crate) label: Label,
     pub(crate) stage: Stage,
+    pub(crate) is_watched: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -176,7 +177,9 @@ impl Server {
                 false => now + CONFIRM_WITHIN,
             };
             queue.entries[next].stage = Stage::Granted { token, until };
-            woken.push(queue.entries[next].claim.clone());
+            if queue.entries[next].is_watched {
+                woken.push(queue.entries[next].claim.clone());
+            }
             if self.is(Mutant::WakesOnlyOne) {
                 break;
             }

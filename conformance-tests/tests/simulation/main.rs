@@ -9,6 +9,7 @@
 //! seed only, with all its events if it fails. Whatever fails prints the command that repeats it.
 
 mod backends;
+#[allow(dead_code)] // Its own tests, which run with the mutants.
 #[path = "../mutants/catalogue.rs"]
 mod catalogue;
 #[path = "../mutants/mutant.rs"]

@@ -48,10 +48,14 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_clients_clock_that_jumps_changes_nothing", CLOCK, |c| {
         Box::pin(clock_jumps(c))
     }),
+    behaviour(GROUP, "machines_that_booted_at_different_times_exclude_each_other", BOOT, |c| {
+        Box::pin(boot_times(c))
+    }),
 ];
 
 const ORDERED: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::Arrival];
 const CLOCK: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::ClientClock];
+const BOOT: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::BootTime];
 const READERS: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::Shared];
 const PERMITS: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::Permits];
 
@@ -60,6 +64,19 @@ const SLOT: u64 = 1;
 async fn acquires(context: &Context, peer: &Peer, name: &str, how: How) -> u64 {
     let acquired = peer.acquire_for(SLOT, name, how, Some(SHORT_TTL));
     context.soon(&format!("a process acquires {name:?}"), acquired).await.expect("acquired")
+}
+
+/// Acquires the lock if it is free.
+async fn tries(context: &Context, peer: &Peer, name: &str) -> Result<Answer, PeerError> {
+    let want = Want::Acquire {
+        slot: SLOT,
+        name: name.to_owned(),
+        how: How::Exclusive,
+        wait_at_most: Some(Duration::ZERO),
+        ttl: None,
+        local_handoffs: 1,
+    };
+    context.soon("another process tries", peer.ask(want)).await
 }
 
 /// Acquires the lock of a process that has ended.
@@ -75,15 +92,7 @@ async fn exclude(context: Arc<Context>) {
     let (one, two) = (context.peer().await, context.peer().await);
     acquires(&context, &one, &name, How::Exclusive).await;
     work::assert_busy(&context, &locks, &name).await;
-    let want = Want::Acquire {
-        slot: SLOT,
-        name: name.clone(),
-        how: How::Exclusive,
-        wait_at_most: Some(Duration::ZERO),
-        ttl: None,
-        local_handoffs: 1,
-    };
-    let tried = context.soon("another process tries", two.ask(want)).await;
+    let tried = tries(&context, &two, &name).await;
     match tried.expect_err("two processes hold one lock") {
         PeerError::Failed { kind, .. } => assert_eq!(kind, "busy"),
         other => panic!("{other}"),
@@ -353,4 +362,24 @@ async fn clock_jumps(context: Arc<Context>) {
         assert!(next.fencing_token().get() > old, "by its clock");
         context.release(next).await;
     }
+}
+
+/// `CLOCK_BOOTTIME` is of one machine. To one of these two, each lease that the other wrote with its own has ended
+/// long ago; to the other, such a lease never ends.
+async fn boot_times(context: Arc<Context>) {
+    let name = context.name("lock");
+    let locks = context.client().await;
+    let mut peer = context.peer_booted_earlier(Duration::from_secs(1_000_000)).await;
+    let guard = context.acquire(&locks, &name).await;
+    let tried = tries(&context, &peer, &name).await;
+    context.assert_final(tried.is_err(), || {
+        "two machines hold one lock: the time in the store is a client's, not the store's"
+            .to_owned()
+    });
+    context.release(guard).await;
+    acquires(&context, &peer, &name, How::Exclusive).await;
+    work::assert_busy(&context, &locks, &name).await;
+    peer.kill().await.expect("killed");
+    let next = freed(&context, &name, How::Exclusive).await;
+    context.release(next).await;
 }

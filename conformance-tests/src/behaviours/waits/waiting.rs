@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::ErrorKind;
+use fencelock_core::{ErrorKind, Locks};
 use tokio::time::Instant;
 
 use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_WAIT};
+use crate::behaviours::work::{self, Lateness, SHORT_WAIT};
 use crate::how::How;
 use crate::suite::Behaviour;
 use crate::suite::context::Context;
@@ -19,6 +19,9 @@ const GROUP: &str = "waiting";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     behaviour(GROUP, "a_waiter_is_woken_by_the_release", &[], |c| Box::pin(woken(c))),
+    behaviour(GROUP, "a_release_wakes_a_waiter_that_is_just_queuing", &[], |c| {
+        Box::pin(just_queuing(c))
+    }),
     behaviour(GROUP, "a_wait_limit_ends_in_time", &[], |c| Box::pin(limit(c))),
     // Fault 49
     behaviour(GROUP, "a_wait_limit_of_zero_is_a_try", &[], |c| Box::pin(zero(c))),
@@ -48,12 +51,63 @@ async fn woken(context: Arc<Context>) {
     let (one, two) = (context.client().await, context.client().await);
     // Holder and waiter in two clients and in one: both ways of waking.
     for (holder, waiter) in [(&one, &two), (&one, &one), (&two, &one)] {
-        let guard = context.acquire(holder, &name).await;
-        let waiting = work::spawn_waiter(waiter, &name, How::Exclusive);
-        context.until_queued(holder, &name, 1).await;
-        context.release(guard).await;
-        let next = context.until_granted("the waiter is woken", waiting).await;
-        context.release(next).await;
+        let mut lateness = Lateness::of_wake_ups();
+        // A check that comes by chance right after the release is no wake-up.
+        while lateness.on_time < 3 {
+            let usual = unqueued(&context, &name, holder, waiter).await;
+            let guard = context.acquire(holder, &name).await;
+            let waiting = work::spawn_waiter(waiter, &name, How::Exclusive);
+            context.until_queued(holder, &name, 1).await;
+            let handed_on = async {
+                context.release(guard).await;
+                context.until_granted("the waiter is woken", waiting).await
+            };
+            let next = lateness.observe(usual, handed_on).await;
+            context.release(next).await;
+        }
+    }
+}
+
+/// How long a release and an acquisition take one after the other, when no client waits.
+async fn unqueued(context: &Context, name: &str, holder: &Locks, next: &Locks) -> Duration {
+    let guard = context.acquire(holder, name).await;
+    let started = Instant::now();
+    context.release(guard).await;
+    let acquiring = work::spawn_waiter(next, name, How::Exclusive);
+    let next = context.until_granted("a free lock is acquired", acquiring).await;
+    let took = started.elapsed();
+    context.release(next).await;
+    took
+}
+
+/// A release at each point of another client's attempt: before it, between its steps, and after it. A store that begins
+/// to watch after it has found the lock held misses one between the two: seldom, so that this goes on for a second, and
+/// from the first that is late to the end.
+async fn just_queuing(context: Arc<Context>) {
+    const POINTS: u32 = 8;
+    let name = context.name("lock");
+    let (one, two) = (context.client().await, context.client().await);
+    let (mut lateness, begun) = (Lateness::of_wake_ups(), Instant::now());
+    for _ in 0..16 {
+        let usual = unqueued(&context, &name, &one, &two).await;
+        for point in 0..POINTS {
+            if begun.elapsed() > Duration::from_secs(1) && !lateness.any() {
+                return;
+            }
+            let guard = context.acquire(&one, &name).await;
+            let started = Instant::now();
+            let waiting = work::spawn_waiter(&two, &name, How::Exclusive);
+            // Not by a timer: those count milliseconds.
+            while started.elapsed() < usual * point / POINTS {
+                tokio::task::yield_now().await;
+            }
+            let handed_on = async {
+                context.release(guard).await;
+                context.until_granted("the waiter is woken", waiting).await
+            };
+            let next = lateness.observe(usual, handed_on).await;
+            context.release(next).await;
+        }
     }
 }
 

@@ -31,8 +31,9 @@ pub fn peer_main_if_asked(connect: Connect, registers: Option<OpenRegisters>) {
     serve_if_asked(&[harness], registers);
 }
 
-/// As [`peer_main_if_asked`], of the harness that the parent named, or of the only one.
-pub(crate) fn serve_if_asked(harnesses: &[Arc<dyn Harness>], registers: Option<OpenRegisters>) {
+/// As [`peer_main_if_asked`], of the harness that the parent named, or of the only one. [`main`](crate::main) calls
+/// it.
+pub fn serve_if_asked(harnesses: &[Arc<dyn Harness>], registers: Option<OpenRegisters>) {
     crate::processes::register::process::serve_if_asked();
     let Some(asked) = std::env::var_os(ASKED) else { return };
     let named = harnesses.iter().find(|harness| asked == harness.name());
