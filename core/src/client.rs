@@ -5,6 +5,7 @@ pub(crate) mod owned_hold;
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -18,7 +19,7 @@ use crate::store::erased::ErasedStore;
 use crate::sync::Mutex;
 use crate::telemetry::metrics::Metrics;
 use crate::time::moment::Moment;
-use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed, runtime_ended};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, format_duration};
 
@@ -32,6 +33,8 @@ pub(crate) struct ClientInner {
     pub(crate) woken: UnboundedSender<u64>,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) closing: CancellationToken,
+    /// By a call of [`close`](crate::Locks::close). Without it, `closing` means that the runtime ended.
+    pub(crate) was_closed: AtomicBool,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) worker_task: AbortHandle,
     /// If the store has them.
@@ -65,6 +68,10 @@ impl ClientInner {
 
     /// Adds the operation, the lock and the store to an error.
     pub(crate) fn explain(&self, error: Error, doing: Operation, name: &LockName) -> Error {
+        let error = match error.kind() {
+            ErrorKind::Closed if !self.was_closed.load(Ordering::Relaxed) => runtime_ended(),
+            _ => error,
+        };
         error.during(doing).on(name.as_str()).with_store(&self.redacted_url)
     }
 

@@ -6,6 +6,7 @@ pub use operator::Health;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -122,6 +123,7 @@ impl Locks {
             woken,
             reaper: Arc::new(reaper),
             closing,
+            was_closed: AtomicBool::new(false),
             metrics,
             worker_task,
             cells,
@@ -281,6 +283,7 @@ impl Locks {
     /// May be dropped and called again.
     pub async fn close(&self) -> Result<()> {
         let Some(client) = self.connection.close().await else { return Ok(()) };
+        client.was_closed.store(true, Ordering::Relaxed);
         client.closing.cancel();
         client.worker.stop(client.now());
         client.reaper.tasks.close();

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::ClientInner;
 use crate::store::distributed_lock::Snapshot;
 use crate::store::erased::ErasedStore;
-use crate::types::error::{Error, ErrorKind, Operation, Result, closed};
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed, runtime_ended};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, format_duration};
 
@@ -161,7 +161,11 @@ impl Pending {
                     return Err(error.clone());
                 }
             }
-            self.get().ok_or_else(closed)
+            let ended = || match self.progress.closing.is_cancelled() {
+                true => closed(),
+                false => runtime_ended(),
+            };
+            self.get().ok_or_else(ended)
         };
         let connected = bound.limit(waiting).await;
         connected.unwrap_or_else(|| Err(bound.exceeded(last)))

@@ -136,7 +136,7 @@ impl fmt::Display for LostReason {
             LostReason::Expired => "its validity ended before a renewal was confirmed",
             LostReason::TakenAway => "the store reports that the lock was taken or deleted",
             LostReason::HoldLimit => "hold_at_most elapsed",
-            LostReason::Closed => "the store was closed",
+            LostReason::Closed => "its client was closed, or the runtime that connected it ended",
         })
     }
 }
@@ -358,6 +358,16 @@ pub fn unreachable(message: impl Into<String>) -> Error {
 #[must_use]
 pub fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
+}
+
+/// After the end of the runtime that connected.
+#[must_use]
+pub(crate) fn runtime_ended() -> Error {
+    Error::new(
+        ErrorKind::Closed,
+        "the tokio runtime that connected this client has ended; a client in a static that a #[tokio::test] connects \
+         ends with that test: connect in each test, or on a runtime that outlives them all",
+    )
 }
 
 impl fmt::Display for Inner {

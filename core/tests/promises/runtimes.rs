@@ -5,7 +5,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencelock_core::memory::Memory;
+use fencelock_core::memory::{Memory, SCHEME};
+use fencelock_core::url::connect_lazy;
 use fencelock_core::{BootClock, Clock, ErrorKind, Lock, Locks, Owner, Settings, TokioClock};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -57,6 +58,32 @@ fn waiters_elsewhere_end_with_the_runtime_that_connected() {
                 assert_eq!(kind, ErrorKind::Closed, "boot clock: {boot_clock}");
             }
         });
+    }
+}
+
+/// As in a `static` that the first of many `#[tokio::test]`s connects.
+#[test]
+fn a_client_whose_runtime_has_ended_says_what_to_do() {
+    let (first, second, memory) = (runtime(), runtime(), Memory::new());
+    let [ended, lazy, closed] = {
+        let _entered = first.enter();
+        let settings = Settings::default;
+        let lazy = connect_lazy(&[SCHEME], "mem://").unwrap();
+        [memory.locks(settings()).unwrap(), lazy, memory.locks(settings()).unwrap()]
+    };
+    second.block_on(closed.close()).unwrap();
+    drop(first);
+    for (locks, has_remedy) in [(ended, true), (lazy, true), (closed, false)] {
+        let errors = second.block_on(async {
+            let acquired = locks.lock("free").acquire().await.unwrap_err();
+            let handed_on = locks.lock("free").local_handoffs(8).acquire().await.unwrap_err();
+            let read = locks.cell("free").read().await.unwrap_err();
+            [acquired, handed_on, read, locks.inspect("free").await.unwrap_err()]
+        });
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+            assert_eq!(error.to_string().contains("connect in each test"), has_remedy, "{error}");
+        }
     }
 }
 
