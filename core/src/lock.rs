@@ -1,5 +1,6 @@
 //! Locks, and the options of an acquisition.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +84,25 @@ pub struct Lock {
     /// The start of the wait, if before the acquisition.
     pub(crate) since: Option<Instant>,
     pub(crate) owner: Option<Owner>,
+}
+
+/// [`acquire`](Lock::acquire) by value: a future of its own, for `tokio::join!` or a field.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {
+/// # let locks = fencelock_core::memory::Memory::new().locks(Default::default())?;
+/// let (from, to) = (locks.lock("account/1"), locks.lock("account/2"));
+/// let (_from, _to) = tokio::try_join!(from.into_future(), to.into_future())?;
+/// let _report = locks.lock("report").await?;
+/// # Ok(()) }
+/// ```
+impl IntoFuture for Lock {
+    type Output = Result<Guard>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.acquire().await })
+    }
 }
 
 impl Lock {
@@ -243,7 +263,8 @@ impl Lock {
         self.set(Ok(text), |request, text| request.label = request.label.with(text))
     }
 
-    /// Acquires the lock, and waits for it if necessary.
+    /// Acquires the lock, and waits for it if necessary. The future borrows the `Lock`; that of
+    /// [`into_future`](Lock::into_future) owns it.
     ///
     /// # Errors
     /// - [`ErrorKind::WaitTimedOut`]: the wait limit ended; [`ErrorKind::Busy`] when it is zero.
