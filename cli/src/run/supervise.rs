@@ -370,6 +370,11 @@ impl Supervisor<'_> {
                 match end {
                     _ if self.end_asked.is_some() => self.end_the_rest(Reach::All).await,
                     End::Killed(_) => self.end_the_rest(Reach::Session).await,
+                    // flock's lock would last until these have ended: a daemon is started anew by each tick.
+                    End::Exited(_) if self.deadline.plan.verbose && self.child.has_left_any() => {
+                        let left = "processes that the command has left continue without the lock";
+                        self.deadline.plan.note(left);
+                    }
                     End::Exited(_) => {}
                 }
                 let outcome = self.outcome(end);

@@ -208,6 +208,11 @@ impl Child {
         }
     }
 
+    /// Whether any process of the command runs.
+    pub(crate) fn has_left_any(&self) -> bool {
+        self.processes.lives(Reach::All)
+    }
+
     /// Waits until nothing within `reach` runs.
     pub(crate) async fn gone(&self, reach: Reach) {
         let mut pause = Duration::from_millis(1);

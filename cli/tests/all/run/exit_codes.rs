@@ -242,9 +242,10 @@ fn a_background_process_does_not_keep_the_lock_or_the_output() {
     // Three ticks of flock's idiom for a daemon, which keeps flock's lock: docs/from-flock.md.
     let daemons = [(); 3].map(|()| {
         let daemon = "sleep 1000 >&- 2>&- <&- & echo $!";
-        let mut tick = here.start(&["-n", "job", "--", "sh", "-c", daemon]);
+        let mut tick = here.start(&["-v", "-n", "job", "--", "sh", "-c", daemon]);
         let daemon = crate::support::pid(&tick.line());
         assert_eq!(tick.code(), 0, "it is free");
+        assert!(tick.complaints().contains("the command has left continue without the lock"));
         daemon
     });
     for daemon in daemons {

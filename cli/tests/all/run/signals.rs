@@ -57,6 +57,13 @@ fn sigterm_is_for_the_command_and_then_for_the_rest() {
         ("5m", format!("trap 'kill $!' TERM; ({forwarded}) & wait; wait"), &["got it", "done"], 0),
         ("200ms", "trap 'echo tidy; exit 3' TERM; echo up; sleep 1000".to_owned(), &["tidy"], 3),
         ("5m", format!("({left}) & exec sleep 1000"), &["left"], 143),
+        // The command alone gets no second one.
+        (
+            "200ms",
+            format!("trap 'echo stops' TERM; ({left}) & wait; wait; exit 4"),
+            &["stops", "left"],
+            4,
+        ),
     ] {
         let here = Scratch::new();
         let mut job = here.bash(&["--ttl", "20m", "--grace", grace], &script);
