@@ -205,7 +205,8 @@ async fn acquire(
     signals: &mut Signals,
     status: &mut Status,
 ) -> Result<Grant, Outcome> {
-    let asking = ask(plan, locks, started);
+    // Boxed: it is most of the future.
+    let asking = Box::pin(ask(plan, locks, started));
     let answer = match plan.waits() {
         false => unless_interrupted(signals, asking).await?,
         true => {
