@@ -189,12 +189,7 @@ async fn the_end_of_a_limit_means_the_same_for_every_wait() {
                         let both = [lock, locks.lock("b")];
                         fencelock_core::all(both).wait_at_most(limit).acquire().await.map(drop)
                     }
-                    _ => lock
-                        .wait_at_most(limit)
-                        .waiting_since(since.into())
-                        .acquire()
-                        .await
-                        .map(drop),
+                    _ => lock.wait_at_most(limit).waiting_since(since).acquire().await.map(drop),
                 }
             };
             let ended = tokio::select! {
