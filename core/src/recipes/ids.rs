@@ -26,10 +26,10 @@ const TTL: Duration = Duration::from_secs(2);
 ///
 /// An id is the fencing token of a short grant of the lock `ids:NAME` times 1,024, and a number below
 /// that: a client fetches a block of them with one acquisition. So no program may hold that lock: a program whose
-/// names of locks come from its users begins them with something of its own. Ids are unique as far as fencing tokens rise
-/// ([`Profile::tokens`](crate::Profile::tokens)), in Redis also after a loss of its data. They
-/// rise within a client, not between clients, and fit an `i64`. The rest of a block is lost with its client, or when
-/// the client uses more than 1,024 names.
+/// names of locks come from its users begins them with something of its own. Ids are unique as far as fencing tokens
+/// rise ([`Profile::tokens`](crate::Profile::tokens)), in Redis also after a loss of its data. They rise within a
+/// client, not between clients, and fit an `i64`. The rest of a block is lost with its client, or when the client uses
+/// more than 1,024 names.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> fencelock_core::Result<()> {

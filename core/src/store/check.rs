@@ -5,7 +5,8 @@ use std::time::Duration;
 
 /// A statement that a transaction on the lock's own database runs **first**, and by itself: from there to the end of
 /// that transaction nobody else is granted the lock, also if the lease ends, the client falls silent or a
-/// clock jumps meanwhile. What the same statement reads may be from before an earlier turn's end. It fails, with SQLSTATE `FL001`, when the lock is no longer this guard's.
+/// clock jumps meanwhile. What the same statement reads may be from before an earlier turn's end. It fails, with
+/// SQLSTATE `FL001`, when the lock is no longer this guard's.
 ///
 /// [`Guard::check`](crate::Guard::check) makes it. Any client of the database runs it, with its three
 /// arguments in this order: [`key`](Check::key) as `bytea`, [`token`](Check::token) as `bigint` and
