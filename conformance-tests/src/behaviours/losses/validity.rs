@@ -120,10 +120,12 @@ async fn reported_before(context: Arc<Context>) {
     work::assert_history(&context, events.into_iter().flatten().collect());
 }
 
+/// Renewed at 100 ms: each renewal must leave the limit alone.
 async fn forgotten(context: Arc<Context>) {
     let (name, one, two) = context.lock_of_two().await;
-    let lock = one.lock(&name).hold_at_most(BRIEFLY);
-    let guard = work::acquire_lock(&context, &lock).await;
+    let (ttl, limit) = (Duration::from_millis(300), Duration::from_millis(500));
+    let lock = one.lock(&name).ttl(ttl).hold_at_most(limit);
+    let guard = context.soon("acquired", work::in_time(&lock, ttl)).await;
     std::mem::forget(guard);
     let next = context.acquire(&two, &name).await;
     context.release(next).await;
