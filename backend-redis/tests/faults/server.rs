@@ -73,13 +73,13 @@ pub(crate) async fn loading(server: &TestRedis, url: &str) {
     let kept = acquire(&locks, "lock").await;
     let waiter = spawn_waiter(&locks, "lock");
     until_queued(&locks, "lock", 1).await;
-    let (fresh, newcomer) = while_loading(server, async {
+    let meanwhile = Box::pin(async {
         let fresh = spawn_waiter(&locks, "lock");
         let newcomer = connect(url).await;
         refused_with(&newcomer, "lock", "is loading its data").await;
         (fresh, newcomer)
-    })
-    .await;
+    });
+    let (fresh, newcomer) = while_loading(server, meanwhile).await;
     until_queued(&newcomer, "lock", 2).await;
     assert!(kept.is_held());
     release(kept).await;
