@@ -1,7 +1,4 @@
-//! PostgreSQL, alone and as a primary with its standby.
-
-use std::io::ErrorKind;
-use std::time::Duration;
+//! PostgreSQL.
 
 use fencelock_testkit::proxy::{AfterDrop, DropReply, Proxy, framing};
 use fencelock_testkit::servers::{PostgresOptions, ServerError, TestPostgres};
@@ -75,26 +72,6 @@ async fn notifications_are_no_replies_and_are_not_held_back() {
     assert_eq!(within(pushes.recv()).await.unwrap(), "own");
     let stats = proxy.stats();
     assert_eq!((stats.replies, stats.garbled), (before.replies + 1, 0), "{stats:?}");
-}
-
-#[tokio::test]
-async fn commits_wait_for_a_synchronous_standby() {
-    let (primary, standby) = tokio::join!(TestPostgres::start(), TestPostgres::start());
-    let (primary, standby) = (primary.unwrap(), standby.unwrap());
-    standby.follow(primary.addr()).await.unwrap();
-    primary.wait_for_standby_at_commits().await.unwrap();
-    primary.sql("CREATE TABLE t AS SELECT 1 AS n").await.unwrap();
-    standby.kill().unwrap();
-    let update = primary.sql_within("UPDATE t SET n = 2", Duration::from_millis(300)).await;
-    assert_eq!(update.unwrap_err().kind(), ErrorKind::TimedOut);
-    standby.restart().await.unwrap();
-    standby.replicates().await.unwrap();
-    primary.sql("UPDATE t SET n = 3").await.unwrap();
-    primary.kill().unwrap();
-    standby.promote().await.unwrap();
-    assert_eq!(standby.sql("SELECT n FROM t").await.unwrap(), "3");
-    // It waits for no standby of its own.
-    standby.sql("UPDATE t SET n = 4").await.unwrap();
 }
 
 #[tokio::test]
