@@ -68,7 +68,7 @@ async fn a_server_given_by_a_url_is_used_and_left_as_it_was() {
         "testkit::a_lock_excludes::redis",
         "testkit::a_panic_fails_the_test::redis",
         "testkit::clients_of_one_store_share_its_locks::redis",
-        "testkit::faults::a_client_that_is_cut_off_loses_its_lock::redis",
+        "testkit::faults::a_fault_touches_no_other_test::redis",
         "testkit::faults::a_given_server_is_not_stopped::redis",
     ];
     // The server needs nothing of this thread.
