@@ -31,19 +31,9 @@ impl Said {
 
 /// `fencelock` with these arguments, in the store of `here`.
 fn command(here: &Scratch, arguments: &[&str]) -> Command {
-    let mut command = here.run::<&str>(&[]);
-    let mut other = Command::new(command.get_program());
-    other.args(arguments).stdin(Stdio::null());
-    if let Some(directory) = command.get_current_dir() {
-        other.current_dir(directory);
-    }
-    for (name, value) in command.env_remove("RUST_LOG").get_envs() {
-        match value {
-            Some(value) => other.env(name, value),
-            None => other.env_remove(name),
-        };
-    }
-    other
+    let mut command = here.program(env!("CARGO_BIN_EXE_fencelock"));
+    command.args(arguments).stdin(Stdio::null());
+    command
 }
 
 fn fencelock(here: &Scratch, arguments: &[&str]) -> Said {

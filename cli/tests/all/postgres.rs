@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use fencelock_testkit::servers::TestPostgres;
 
-use crate::support::said;
+use crate::support::{Scratch, said};
 
 /// A name that has to be quoted.
 const SCHEMA: &str = "our \"locks\"";
@@ -14,12 +14,8 @@ const IN_URL: &str = "our%20%22locks%22";
 const PASSWORD: &str = "password-of-all";
 
 fn fencelock(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
-    command.args(arguments).stdin(Stdio::null()).env_remove("RUST_LOG");
-    for unset in ["FENCELOCK_URL", "FENCELOCK_URL_FILE", "FENCELOCK_HELD", "FENCELOCK_REACH"] {
-        command.env_remove(unset);
-    }
-    command.env("FENCELOCK_CONFIG", "/dev/null").output().expect("it runs")
+    let here = Scratch::new();
+    here.program(env!("CARGO_BIN_EXE_fencelock")).args(arguments).output().expect("it runs")
 }
 
 fn script() -> String {

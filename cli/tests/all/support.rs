@@ -51,9 +51,23 @@ impl Scratch {
 
     /// A command of `fencelock` with these arguments, in this store.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, name: &str, arguments: &[S]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fencelock"));
-        command.arg(name).args(arguments).current_dir(self.directory.path());
+        let mut command = self.program(env!("CARGO_BIN_EXE_fencelock"));
+        command.arg(name).args(arguments);
         command
+    }
+
+    /// `fencelock run` with these arguments, started by another program, which gets it as its last arguments.
+    pub(crate) fn run_by(&self, before: &[&str], arguments: &[&str]) -> Command {
+        let mut command = self.program(before[0]);
+        command.args(&before[1..]).arg(env!("CARGO_BIN_EXE_fencelock")).arg("run").args(arguments);
+        command
+    }
+
+    /// A program in the directory and the environment of this store's commands.
+    pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .current_dir(self.directory.path())
             .env("FENCELOCK_URL", self.url())
             .env_remove("FENCELOCK_HELD")
             .env_remove("FENCELOCK_REACH")
@@ -129,17 +143,21 @@ impl Scratch {
     /// A job in a process namespace of its own, with its `/proc`; `None` where this system allows none. It is
     /// started by `before`, as its first process.
     pub(crate) fn in_container(&self, before: &[&str], arguments: &[&str]) -> Option<Job> {
-        const CONTAINER: [&str; 6] =
-            ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
-        let tried = Command::new("unshare").args(CONTAINER).arg("true").status();
+        const CONTAINER: [&str; 7] = [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ];
+        let tried = Command::new(CONTAINER[0]).args(&CONTAINER[1..]).arg("true").status();
         if !tried.is_ok_and(|end| end.success()) {
             eprintln!("NOT TESTED: this system allows no process namespaces");
             return None;
         }
-        let run = self.run(arguments);
-        let mut container = Command::new("unshare");
-        container.args(CONTAINER).args(before).arg(run.get_program()).args(run.get_args());
-        Some(Job::start(container.env("FENCELOCK_URL", self.url())))
+        Some(Job::start(&mut self.run_by(&[&CONTAINER, before].concat(), arguments)))
     }
 
     /// Another client of this store.

@@ -79,13 +79,11 @@ fn a_sigterm_gives_its_time_to_all_although_proc_hides_our_parent() {
     }
     let polite = "trap 'sleep 0.3; echo tidy; exit' TERM; echo up; while :; do sleep 0.01; done";
     for way in ["bash -c \"$POLITE\" & wait", "timeout 1000 bash -c \"$POLITE\"; echo continued"] {
-        let run = here.run(&["--grace", "10s", "job", "--", "bash", "-c", way]);
-        let mut container = Command::new("unshare");
         // The shell stays: it is the parent.
-        container.args(prepare).arg(format!("{hide} && $nobody \"$0\" \"$@\"; exit $?"));
-        container.arg(run.get_program()).args(run.get_args()).current_dir(&directory);
-        container.env("FENCELOCK_URL", here.url()).env("POLITE", polite);
-        let mut job = Job::start(&mut container);
+        let hidden = format!("{hide} && $nobody \"$0\" \"$@\"; exit $?");
+        let container = [&["unshare"], &prepare[..], &[&hidden]].concat();
+        let run = ["--grace", "10s", "job", "--", "bash", "-c", way];
+        let mut job = Job::start(here.run_by(&container, &run).env("POLITE", polite));
         assert_eq!(job.line(), "up", "{way}");
         let [shell] = children(job.pid())[..] else { panic!("one child: the shell") };
         let [wrapper] = children(shell)[..] else { panic!("one child: the wrapper") };
@@ -111,11 +109,9 @@ fn a_killed_watchdog_takes_what_left_the_group_but_not_what_was_there_before() {
     let here = Scratch::new();
     for (way, script) in ESCAPES {
         // A shell that becomes the wrapper has had a child of its own.
-        let run = here.run(&["job", "--", "bash", "-c", script]);
-        let mut shell = Command::new("bash");
-        shell.args(["-c", "sleep 1000 >&- & echo $!; exec \"$0\" \"$@\""]).arg(run.get_program());
-        shell.args(run.get_args()).env("FENCELOCK_URL", here.url()).env("DEAF", DEAF);
-        let mut job = Job::start(&mut shell);
+        let shell = ["bash", "-c", "sleep 1000 >&- & echo $!; exec \"$0\" \"$@\""];
+        let mut run = here.run_by(&shell, &["job", "--", "bash", "-c", script]);
+        let mut job = Job::start(run.env("DEAF", DEAF));
         let before = pid(&job.line());
         let escaped = pid(&job.line());
         let watchdog = children(job.pid()).into_iter().find(|child| *child != before);
@@ -133,12 +129,9 @@ fn a_killed_watchdog_takes_nothing_that_came_to_us_from_elsewhere() {
     let here = Scratch::new();
     assert!(Command::new("mkfifo").arg(here.path("pipe")).status().unwrap().success());
     let command = "read go; setsid sh -c \"$DEAF\" & wait; echo continued";
-    let run = here.run(&["job", "--", "bash", "-c", command]);
-    let mut shell = Command::new("bash");
     let stranger = "{ sleep 1000 >&- & echo $!; read x < pipe; } & exec \"$0\" \"$@\"";
-    shell.args(["-c", stranger]).arg(run.get_program()).args(run.get_args());
-    shell.current_dir(here.path("")).env("FENCELOCK_URL", here.url()).env("DEAF", DEAF);
-    let mut job = Job::start(&mut shell);
+    let mut run = here.run_by(&["bash", "-c", stranger], &["job", "--", "bash", "-c", command]);
+    let mut job = Job::start(run.env("DEAF", DEAF));
     let orphan = pid(&job.line());
     job.write("go\n");
     let escaped = pid(&job.line());
@@ -273,12 +266,9 @@ fn what_may_not_be_ended_is_named_at_once() {
     // As a child of the command, and as the command itself.
     for script in [format!("{becomes_root}; echo continued"), format!("exec {becomes_root}")] {
         let options = ["--hold-at-most", "3s", "--status-json", "status", "job"];
-        let run = here.run(&[&options[..], &["--", "sh", "-c", &script]].concat());
-        let mut shell = Command::new(nobody[0]);
-        shell.args(&nobody[1..]).args(["sh", "-c", "exec \"$0\" \"$@\" 2>&1"]);
-        shell.arg(run.get_program()).args(run.get_args());
-        shell.current_dir(rooted.parent().unwrap()).env("FENCELOCK_URL", here.url());
-        let mut job = Job::start(&mut shell);
+        let shell = [&nobody[..], &["sh", "-c", "exec \"$0\" \"$@\" 2>&1"]].concat();
+        let run = [&options[..], &["--", "sh", "-c", &script]].concat();
+        let mut job = Job::start(&mut here.run_by(&shell, &run));
         let root = pid(&job.line());
         let lost = job.line();
         assert!(lost.starts_with("fencelock: lock lost: "), "{lost}");

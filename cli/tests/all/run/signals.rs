@@ -104,14 +104,11 @@ fn are_blocked_and_ignored_for_the_command_as_they_were() {
 fn numbers_of_the_wrapper_in_the_environment_become_those_of_the_command() {
     let here = Scratch::new();
     std::fs::write(here.path("socket"), "read from 3\n").unwrap();
-    let run = here.run(&["job", "--", "sh", "-c", "cat <&3; echo $LISTEN_PID $WATCHDOG_PID $$"]);
+    let run = ["job", "--", "sh", "-c", "cat <&3; echo $LISTEN_PID $WATCHDOG_PID $$"];
     for watchdog in ["$$", "1"] {
         let start =
             format!("export LISTEN_PID=$$ WATCHDOG_PID={watchdog}; exec \"$0\" \"$@\" 3<socket");
-        let mut service = Command::new("sh");
-        service.args(["-c", &start]).arg(run.get_program()).args(run.get_args());
-        service.current_dir(here.path("")).env("FENCELOCK_URL", here.url());
-        let mut job = Job::start(&mut service);
+        let mut job = Job::start(&mut here.run_by(&["sh", "-c", &start], &run));
         assert_eq!(job.line(), "read from 3");
         let numbers = job.line();
         let numbers: Vec<_> = numbers.split(' ').collect();
@@ -151,11 +148,9 @@ fn interrupt_the_least_time_to_hold() {
 #[test]
 fn that_were_ignored_stay_ignored() {
     let here = Scratch::new();
-    let run = here.run(&["job", "--", "sh", "-c", "echo a; read x; echo $x"]);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(run.get_program());
-    shell.args(run.get_args()).env("FENCELOCK_URL", here.url()).process_group(0);
-    let mut job = Job::start(&mut shell);
+    let shell = ["sh", "-c", "trap '' HUP; exec \"$0\" \"$@\""];
+    let mut run = here.run_by(&shell, &["job", "--", "sh", "-c", "echo a; read x; echo $x"]);
+    let mut job = Job::start(run.process_group(0));
     assert_eq!(job.line(), "a");
     job.send(Signal::HUP);
     let command = job.pid();
@@ -235,13 +230,9 @@ fn that_are_messages_reach_only_the_command_and_end_no_process() {
 async fn a_stop_without_a_terminal_stops_the_command_and_not_the_renewals() {
     let here = Scratch::new();
     let server = redis().await;
-    let mut job = {
-        let run = here.run(&["--url", &server.url(), "--ttl", "3s", "job", "--"]);
-        let mut session = Command::new("setsid");
-        session.arg(run.get_program()).args(run.get_args());
-        session.args(["sh", "-c", "echo $$; read x; exit 3"]);
-        Job::start(&mut session)
-    };
+    let script = "echo $$; read x; exit 3";
+    let run = ["--url", &server.url(), "--ttl", "3s", "job", "--", "sh", "-c", script];
+    let mut job = Job::start(&mut here.run_by(&["setsid"], &run));
     let command = crate::support::pid(&job.line());
     // setsid has become the wrapper: it forks only where it leads a group.
     job.send(Signal::TSTP);

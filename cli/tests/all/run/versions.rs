@@ -85,15 +85,9 @@ fn take_turns(here: &Scratch, url: &str, earlier: Option<&Path>, writes: bool) {
     let (mode, script) = if writes { ("--write", WRITE) } else { ("--shared", READ) };
     let arguments = ["--quiet", "--url", url, mode, "--wait", "40", "n", "--", "sh", "-c", script];
     for _ in 0..TURNS {
-        let ours = here.run(&arguments);
-        let mut run = Command::new(earlier.map_or(ours.get_program(), Path::as_os_str));
-        run.args(ours.get_args()).current_dir(here.path("."));
-        for (name, value) in ours.get_envs() {
-            match value {
-                Some(value) => run.env(name, value),
-                None => run.env_remove(name),
-            };
-        }
+        let ours = Path::new(env!("CARGO_BIN_EXE_fencelock"));
+        let mut run = here.program(earlier.unwrap_or(ours));
+        run.arg("run").args(arguments);
         run.env("VERSION", if earlier.is_some() { "earlier" } else { "now" });
         let output = run.stdin(Stdio::null()).output().expect("it runs");
         assert!(output.status.success(), "{earlier:?}: {output:?}");
