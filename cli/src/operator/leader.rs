@@ -124,8 +124,6 @@ fn words(leader: &Leader) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use fencelock::connect;
 
     use super::*;
@@ -158,52 +156,6 @@ mod tests {
                 (&number.to_string().into(), &words.into())
             );
             term.resign().await.expect("confirmed");
-        }
-    }
-
-    #[tokio::test]
-    async fn each_change_of_the_leader_is_a_line() {
-        let lock = election("watched").await;
-        let seen = Mutex::new(Vec::new());
-        let watching = async {
-            let _never: u8 = watch(&lock, |leader| {
-                let words = leader.map(words);
-                // A leader that has not written its words yet is shown with its label.
-                if words.as_ref().is_none_or(|words| ["one", "two"].contains(&&**words)) {
-                    seen.lock().expect("no panic").push(words);
-                }
-                String::new()
-            })
-            .await
-            .expect("no error");
-        };
-        let until = async |expected: &[Option<&str>]| {
-            let is_seen = || {
-                let seen = seen.lock().expect("no panic");
-                seen.iter().map(Option::as_deref).eq(expected.iter().copied())
-            };
-            for _ in 0..1_000 {
-                if is_seen() {
-                    return;
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
-            panic!("expected {expected:?}: {seen:?}");
-        };
-        let campaigns = async {
-            until(&[None]).await;
-            let candidate = |words: &str| lock.locks.election("watched").with_words(words);
-            let one = candidate("one").campaign().await.expect("it leads");
-            until(&[None, Some("one")]).await;
-            one.resign().await.expect("confirmed");
-            until(&[None, Some("one"), None]).await;
-            let two = candidate("two").campaign().await.expect("it leads");
-            until(&[None, Some("one"), None, Some("two")]).await;
-            two.resign().await.expect("confirmed");
-        };
-        tokio::select! {
-            () = watching => unreachable!("it is not ended"),
-            () = campaigns => {}
         }
     }
 }

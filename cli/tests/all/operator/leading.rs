@@ -65,14 +65,6 @@ fn a_leader_without_words_is_shown_by_its_process() {
     assert!(said.printed.ends_with(&process), "{said:?}");
 }
 
-#[test]
-fn no_words_can_move_the_cursor_of_a_terminal() {
-    let here = Scratch::new();
-    let (_job, term) = candidate(&here, &here.url(), "a\nb\u{1b}[2Jc");
-    let said = fencelock(&here, &["leader", "scheduler"]);
-    assert_eq!(said.printed, format!("{term} a b [2Jc\n"));
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_store_is_one_message_and_no_change() {
     let here = Scratch::new();
