@@ -119,7 +119,9 @@ waiter  exclusive       -      -                 b2  -
     fn a_token_is_a_string_that_no_reader_rounds() {
         let json = serde_json::to_value(rows(&[full(), empty()])).unwrap();
         assert_eq!(json[0]["token"], "9007199254740993");
-        assert_eq!((&json[0]["permits"], &json[0]["limit"]), (&2.into(), &5.into()));
+        let holder = &json[0];
+        assert_eq!(holder["mode"], "permits");
+        assert_eq!((&holder["permits"], &holder["limit"]), (&2.into(), &5.into()));
         assert_eq!(json[0]["since_seconds"], 182.4);
         for unknown in ["label", "since_seconds", "token"] {
             assert!(json[1][unknown].is_null(), "{unknown}");

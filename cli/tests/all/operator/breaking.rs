@@ -10,6 +10,7 @@ fn several_holders_are_listed_and_one_is_named() {
     let mut one = here.hold(&["-s"], "job");
     let mut two = here.hold(&["-s"], "job");
     let before = until(&here, &url, "job", 2, 0);
+    assert_eq!(before["holders"][0]["mode"], "shared", "{before}");
     let said = fencelock(&here, &["break", "job", "--reason", "why", "--yes"]);
     assert_eq!(said.code, 64, "{said:?}");
     assert!(said.error.contains("has 2 holders; name one of them with --who ID"), "{said:?}");

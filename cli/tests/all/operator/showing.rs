@@ -56,25 +56,6 @@ fn the_store_comes_from_the_files_that_run_reads() {
 }
 
 #[test]
-fn readers_and_permits_are_told_apart() {
-    let here = Scratch::new();
-    let (_one, _two) = (here.hold(&["-s"], "read"), here.hold(&["-s"], "read"));
-    let seen = until(&here, &here.url(), "read", 2, 0);
-    assert_eq!(seen["holders"][0]["mode"], "shared", "{seen}");
-    assert!(seen["holders"][0].get("permits").is_none(), "{seen}");
-    let _permits = here.hold(&["--permits", "2", "--limit", "5"], "uploads");
-    let seen = until(&here, &here.url(), "uploads", 1, 0);
-    let holder = &seen["holders"][0];
-    assert_eq!(
-        (&holder["mode"], &holder["permits"], &holder["limit"]),
-        (&"permits".into(), &2.into(), &5.into()),
-        "{seen}"
-    );
-    let said = fencelock(&here, &["show", "uploads"]);
-    assert!(said.printed.contains("2 of 5 permits"), "{said:?}");
-}
-
-#[test]
 fn an_impossible_name_is_a_usage_error() {
     let here = Scratch::new();
     let long = "x".repeat(513);
