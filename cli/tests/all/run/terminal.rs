@@ -4,16 +4,6 @@
 use crate::support::{Scratch, Shell, redis};
 
 #[test]
-fn the_command_reads_the_terminal() {
-    let here = Scratch::new();
-    let mut shell = Shell::start(&here);
-    shell.line("fencelock run job -- sh -c 'read x; echo got:$x'");
-    shell.asked("keys", "got:keys");
-    shell.line("read y; echo again:$y");
-    shell.asked("mine", "again:mine");
-}
-
-#[test]
 fn in_a_pipeline_it_gets_the_terminal_when_it_asks() {
     let here = Scratch::new();
     let mut shell = Shell::start(&here);
