@@ -119,14 +119,8 @@ impl Scratch {
 
     /// Evicts the holder of the lock `name`, like an operator.
     pub(crate) fn take_away(&self, name: &str) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("it works").block_on(async {
-            let locks = self.connect().await;
-            let snapshot = locks.inspect(name).await.expect("it works");
-            let taken = locks.evict(name, &snapshot.holders[0].id).await;
-            assert!(taken.expect("it works"), "it was held");
-            locks.close().await.expect("it works");
-        });
+        let mut taken = self.command("break", &[name, "--reason", "a test", "--yes"]);
+        assert_eq!(taken.output().expect("it runs").status.code(), Some(0), "it was held");
     }
 
     /// How many wait for the lock `name` of a store.
@@ -158,11 +152,6 @@ impl Scratch {
             return None;
         }
         Some(Job::start(&mut self.run_by(&[&CONTAINER, before].concat(), arguments)))
-    }
-
-    /// Another client of this store.
-    pub(crate) async fn connect(&self) -> fencelock::Locks {
-        fencelock::connect(&self.url()).await.expect("the store is there")
     }
 }
 
@@ -305,6 +294,10 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 pub(crate) fn state(process: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
     stat.rsplit(')').next()?.trim().chars().next()
+}
+
+pub(crate) fn is_dead(process: Pid) -> bool {
+    state(process).is_none_or(|state| matches!(state, 'Z' | 'X'))
 }
 
 /// The processes whose parent is `parent`.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal};
 
-use crate::support::{Job, Scratch, children, eventually, pid, state};
+use crate::support::{Job, Scratch, children, eventually, is_dead, pid, state};
 
 /// Ways out of the group for a process that ignores SIGTERM and prints its number.
 const ESCAPES: [(&str, &str); 4] = [
@@ -23,10 +23,6 @@ fn start(here: &Scratch, options: &[&str], script: &str) -> (Job, Pid) {
     let job = Job::start(here.run(&arguments).env("DEAF", DEAF));
     let escaped = pid(&job.line());
     (job, escaped)
-}
-
-fn is_dead(process: Pid) -> bool {
-    state(process).is_none_or(|state| matches!(state, 'Z' | 'X'))
 }
 
 #[test]

@@ -6,7 +6,7 @@ use fencelock_testkit::servers::{TestPostgres, TestZooKeeper};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Job, Scratch, eventually, pid, redis, state};
+use crate::support::{Job, Scratch, eventually, is_dead, pid, redis};
 
 /// Prints its term and process id, then waits for how to end.
 const SERVES: &str = "echo term $FENCELOCK_TOKEN $$; read code; exit $code";
@@ -26,10 +26,6 @@ fn led(job: &Job) -> (u64, rustix::process::Pid) {
     let mut words = line.strip_prefix("term ").expect("a term").split(' ');
     let term = words.next().and_then(|term| term.parse().ok()).expect("a number");
     (term, pid(words.next().expect("a process id")))
-}
-
-fn is_gone(command: rustix::process::Pid) -> bool {
-    state(command).is_none_or(|state| state == 'Z')
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +64,7 @@ fn after_a_loss_the_command_is_ended_and_it_campaigns_again() {
     here.take_away("scheduler");
     let (second, again) = led(&one);
     assert!(second > first && again != command);
-    assert!(is_gone(command), "two commands of one candidate");
+    assert!(is_dead(command), "two commands of one candidate");
     let status = || -> Value {
         let status = std::fs::read(here.path("status")).expect("a status");
         serde_json::from_slice(&status).expect("JSON")
@@ -96,7 +92,7 @@ fn a_loser_is_behind_those_in_line() {
     here.take_away("scheduler");
     let (second, _) = led(&two);
     here.until_waiting(&here.url(), "scheduler", 1);
-    assert!(is_gone(command));
+    assert!(is_dead(command));
     two.write("0\n");
     assert_eq!(two.code(), 0);
     let (third, _) = led(&one);
@@ -121,7 +117,7 @@ async fn who_is_cut_off_stops_leading_in_time_and_leads_again() {
     let command = up(one.line());
     server.freeze().await.expect("frozen");
     assert_eq!(one.line(), "term", "in time to end by itself");
-    eventually("it has ended", || is_gone(command));
+    eventually("it has ended", || is_dead(command));
     // Longer than the store may be silent in one campaign.
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
     server.thaw().expect("thawed");
@@ -129,7 +125,7 @@ async fn who_is_cut_off_stops_leading_in_time_and_leads_again() {
     one.send(Signal::TERM);
     assert_eq!(one.line(), "term");
     assert_eq!(one.code(), 0, "the command's own");
-    assert!(is_gone(again));
+    assert!(is_dead(again));
     let said = one.complaints();
     assert!(said.contains("the command gets SIGTERM"), "{said}");
     // While its lost term is released: it must not lead again.
@@ -137,7 +133,7 @@ async fn who_is_cut_off_stops_leading_in_time_and_leads_again() {
     let command = up(one.line());
     server.freeze().await.expect("frozen");
     assert_eq!(one.line(), "term");
-    eventually("it has ended", || is_gone(command));
+    eventually("it has ended", || is_dead(command));
     one.send(Signal::TERM);
     one.send(Signal::HUP);
     server.thaw().expect("thawed");
@@ -156,7 +152,7 @@ async fn a_killed_leader_is_followed() {
         here.until_waiting(&url, "scheduler", 1);
         one.send(Signal::KILL);
         let (second, _) = led(&two);
-        assert!(second > first && is_gone(command), "{url}");
+        assert!(second > first && is_dead(command), "{url}");
         two.write("0\n");
         assert_eq!(two.code(), 0);
     }

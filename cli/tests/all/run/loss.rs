@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Scratch, eventually, pid, redis, state};
+use crate::support::{Scratch, eventually, is_dead, pid, redis};
 
 /// Ends at a SIGTERM, and says so.
 pub(crate) const LISTENS: &str =
@@ -62,11 +62,11 @@ fn a_command_that_ignores_term_is_killed_before_the_lock_ends() {
     assert_eq!(job.line(), "deaf");
     // The next holder finds no process of the old group.
     let status = format!("/proc/{}/status", command.as_raw_pid());
-    let is_dead = "! grep -qs 'State:.[^Z]' $0";
-    assert_eq!(here.code(&["-w", "20", "job", "--", "sh", "-c", is_dead, &status]), 0);
+    let no_other_lives = "! grep -qs 'State:.[^Z]' $0";
+    assert_eq!(here.code(&["-w", "20", "job", "--", "sh", "-c", no_other_lives, &status]), 0);
     job.silence();
     assert_eq!(job.code(), 79);
-    assert!(state(command).is_none_or(|state| state == 'Z'));
+    assert!(is_dead(command));
 }
 
 #[test]

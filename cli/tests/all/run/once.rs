@@ -8,7 +8,7 @@ use fencelock_testkit::servers::{TestPostgres, TestZooKeeper};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Job, Scratch, pid, redis, said};
+use crate::support::{Job, Scratch, is_dead, pid, redis, said};
 
 /// So long that no test meets the end of a tick.
 const PER: [&str; 2] = ["--per", "365d"];
@@ -137,8 +137,7 @@ async fn who_waits_takes_over_from_a_failed_or_dead_run_and_leaves_when_it_is_do
             }
             let line = other.line();
             assert!(line.starts_with("up "), "{line}");
-            let state = crate::support::state(command);
-            assert!(state.is_none_or(|state| state == 'Z'), "no two runs overlap: {url} {end}");
+            assert!(is_dead(command), "no two runs overlap: {url} {end}");
             other.write("well\n");
             assert_eq!(other.code(), 0);
             assert_skipped(&once(&here, &job));
