@@ -239,20 +239,6 @@ async fn modes_tries_waits_and_owners() {
     assert_eq!(generic(Arc::new(locks), &"a".to_owned()).await.unwrap(), "a");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_runs_in_a_spawned_task() {
-    #[locked(by = locks, name = "spawned/{index}", wait = "10s")]
-    async fn spawned(locks: Locks, index: usize) -> fencelock::Result<usize> {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        Ok(index)
-    }
-    let locks = fencelock::connect("mem://").await.unwrap();
-    let tasks = (0..8).map(|index| tokio::spawn(spawned(locks.clone(), index % 2)));
-    for (index, task) in tasks.enumerate() {
-        assert_eq!(task.await.unwrap().unwrap(), index % 2);
-    }
-}
-
 /// Else the lock would refuse at run time what the macro accepts.
 #[tokio::test(start_paused = true)]
 async fn the_ends_of_all_ranges_are_accepted() {
