@@ -44,18 +44,6 @@ fn ctrl_c_ends_the_command_and_the_script_that_called() {
 }
 
 #[test]
-fn ctrl_c_ends_the_wait() {
-    let here = Scratch::new();
-    let _held = here.hold(&[], "job");
-    let mut shell = Shell::start(&here);
-    shell.line("fencelock run job -- true");
-    shell.expect("waiting for");
-    shell.keys("\x03");
-    shell.expect("READY> ");
-    shell.exited(130);
-}
-
-#[test]
 fn ctrl_z_stops_both_and_fg_continues_both() {
     let here = Scratch::new();
     for pipe in ["", " | cat"] {
@@ -113,10 +101,15 @@ async fn a_job_stopped_for_longer_than_its_lease_does_not_continue() {
 }
 
 #[test]
-fn a_waiter_says_who_holds_the_lock() {
+fn a_waiter_ends_by_ctrl_c_and_says_who_holds_the_lock() {
     let here = Scratch::new();
     let mut held = here.hold(&[], "job");
     let mut shell = Shell::start(&here);
+    shell.line("fencelock run job -- true");
+    shell.expect("waiting for");
+    shell.keys("\x03");
+    shell.expect("READY> ");
+    shell.exited(130);
     shell.line("fencelock run job -- echo grant''ed");
     shell.expect("fencelock: waiting for \"job\" on file://");
     shell.expect(": held for ");
