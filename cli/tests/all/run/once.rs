@@ -66,6 +66,10 @@ fn a_command_that_exits_with_0_after_a_sigterm_is_not_done() {
     for (options, code) in [(&[][..], 143), (&["--failed-is-done"], 0)] {
         let mut job = start(&here, &[options, &["job", "--", "bash", "-c", polite]].concat());
         assert_eq!(job.line(), "up");
+        let mut waiting = start(&here, &["-w", "60", "job", "--", "echo", "ran"]);
+        here.until_waiting(&here.url(), "job", 1);
+        waiting.send(Signal::TERM);
+        assert_eq!((waiting.code(), waiting.silence()), (143, vec![]));
         job.send(Signal::TERM);
         assert_eq!(job.code(), code, "{options:?}");
         assert_eq!(job.complaints().contains("this tick is not done"), code != 0);
@@ -174,20 +178,6 @@ fn a_run_that_lost_its_lock_is_not_done() {
     assert_skipped(&once(&here, &["job", "--", "echo", "ran"]));
 }
 
-#[test]
-fn a_signal_ends_the_wait_and_the_command() {
-    let here = Scratch::new();
-    let mut runner = start(&here, &["job", "--", "sh", "-c", "echo up; exec cat"]);
-    assert_eq!(runner.line(), "up");
-    let mut other = start(&here, &["-w", "60", "job", "--", "echo", "ran"]);
-    here.until_waiting(&here.url(), "job", 1);
-    other.send(Signal::TERM);
-    assert_eq!(other.code(), 143);
-    runner.send(Signal::TERM);
-    assert_eq!(runner.code(), 143);
-    assert_eq!(said(&once(&here, &["job", "--", "echo", "ran"])).1, "ran\n", "it was not done");
-}
-
 /// A server that is gone after the command's end: it is unknown whether the tick is done.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tick_that_cannot_be_marked_is_69() {
@@ -247,8 +237,6 @@ fn usage_is_64_and_a_store_of_one_process_is_78() {
     let cases: &[&[&str]] = &[
         &[],
         &["job"],
-        &["--per", "0s", "job", "--", "true"],
-        &["--per", "60", "job", "--", "true"],
         &["--per", "hourly", "job", "--", "true"],
         &["--skipped", "256", "job", "--", "true"],
         &["-n", "job", "--", "true"],
