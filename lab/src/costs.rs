@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -41,8 +42,8 @@ pub(crate) struct Options {
     #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
     during: Duration,
     /// How many processes do the same
-    #[arg(long, default_value_t = 10)]
-    processes: usize,
+    #[arg(long, default_value = "10")]
+    processes: NonZeroUsize,
     /// Writes the tables into the pages below docs/
     #[arg(long)]
     write: bool,
@@ -70,8 +71,8 @@ impl Options {
         let nothing = measure(Role::Connected, 0).await?;
         let mut costs = Vec::new();
         for role in Role::ALL.into_iter().filter(|role| role.is_possible_on(kind)) {
-            let all = measure(role, self.processes).await?;
-            costs.push((role, all.each(&nothing, self.processes)));
+            let all = measure(role, self.processes.get()).await?;
+            costs.push((role, all.each(&nothing, self.processes.get())));
         }
         Ok(costs)
     }
@@ -234,6 +235,8 @@ async fn measure(
         let begun = begun.clone();
         playing.spawn(async move { role.play(&locks, number, begun).await });
     }
+    drop(begun);
+    // Without a sender, one has failed, as is seen below.
     for _ in 0..processes {
         beginnings.recv().await;
     }

@@ -17,7 +17,7 @@ use super::grant::{Answer, Grant, ask};
 use super::plan::{Kind, OneTick, Plan};
 use super::status::Status;
 use super::supervise::{REPORT_WITHIN, supervise};
-use super::{WRITTEN_WITHIN, terminal, waiting};
+use super::{WRITTEN_WITHIN, signals, terminal, waiting};
 
 /// How long closing the connection may take, including the removal of a wait from the queue.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
@@ -60,6 +60,9 @@ pub(super) async fn run(codes: Codes, plan: Result<Plan, Outcome>) -> u8 {
 async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
     let mut signals =
         Signals::of(&ENDING).map_err(|cause| Outcome::System("cannot catch signals", cause))?;
+    // Before any is unblocked: one for the command must not end a wait.
+    let _messages =
+        signals::messages().map_err(|cause| Outcome::System("cannot catch signals", cause))?;
     let environment = Environment::read()?;
     environment.refuse_nested(plan)?;
     plan.store.config.warnings.iter().for_each(|it| plan.note(&format!("warning: {it}")));

@@ -25,6 +25,8 @@ const HOLD_LIMIT: &str = "the limit set by --hold-at-most was reached";
 /// How long after the lock's end descendants of the command are still searched and killed. One that has
 /// not died of SIGKILL by then hangs in the kernel.
 const DEAD_WITHIN: Duration = Duration::from_secs(10);
+/// A SIGTERM that comes so soon after another one is the same.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// How long standard error may delay the signal that follows a report: less than the time between SIGKILL
 /// and the lock's end.
@@ -69,6 +71,7 @@ pub(super) async fn supervise(
         stop_asked: false,
         end_asked: None,
         quit_asked: None,
+        terminated_at: None,
         reported: false,
     };
     let outcome = supervisor.until_the_end().await;
@@ -114,6 +117,8 @@ struct Supervisor<'a> {
     end_asked: Option<Asked>,
     /// A signal was passed on by which a user ends a program for good.
     quit_asked: Option<Signal>,
+    /// When the last SIGTERM came.
+    terminated_at: Option<Instant>,
 }
 
 /// Who has got the user's SIGTERM.
@@ -233,15 +238,29 @@ impl Supervisor<'_> {
     /// the command has ended, and after the grace: a shell's trap waits for the program that it runs.
     /// The keyboard's signals, and a hang-up, are for all, but not for daemons.
     fn pass_on(&mut self, signal: Signal) {
+        if self.is_the_same(signal) {
+            return;
+        }
         self.note_quit(signal);
         if signal != Signal::TERM {
             return self.child.ask_to_end(signal, Reach::Session);
         }
         let rest_at = Instant::now() + self.deadline.margins.grace;
         self.end_asked.get_or_insert(Asked::Command { rest_at });
-        self.child.signal_all(signal, Reach::Command);
-        // What is stopped could not end.
-        self.child.signal_all(Signal::CONT, Reach::All);
+        self.child.ask_to_end(signal, Reach::Command);
+    }
+
+    /// Whether it is a SIGTERM that came already: `timeout` sends it to its child, and then to the group of that.
+    fn is_the_same(&mut self, signal: Signal) -> bool {
+        if signal != Signal::TERM {
+            return false;
+        }
+        let now = Instant::now();
+        let is_the_same = self.terminated_at.is_some_and(|last| now < last + SAME_SIGNAL);
+        if !is_the_same {
+            self.terminated_at = Some(now);
+        }
+        is_the_same
     }
 
     /// SIGHUP often means to read the configuration again.
@@ -365,8 +384,9 @@ impl Supervisor<'_> {
     /// the lock ended first, or the command did not end by itself.
     async fn ended(&mut self, end: End) -> Outcome {
         let had_terminal = self.release_terminal();
+        let goes_on = self.deadline.plan.own.on_lost == OnLost::Continue;
         let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
-            Stage::Runs if self.deadline.guard.is_held() => {
+            Stage::Runs if self.deadline.guard.is_held() || goes_on && self.end_asked.is_some() => {
                 match end {
                     _ if self.end_asked.is_some() => self.end_the_rest(Reach::All).await,
                     End::Killed(_) => self.end_the_rest(Reach::Session).await,
@@ -394,7 +414,7 @@ impl Supervisor<'_> {
             }
             Stage::Killed { why, .. } => why,
         };
-        if self.deadline.plan.own.on_lost != OnLost::Continue {
+        if !goes_on {
             // The lock's end has often passed. It must not end this: processes that the first reading
             // of `/proc` missed would continue for ever, and killed ones take a while to die.
             let (locks, guard) = (self.deadline.locks, self.deadline.guard);
@@ -430,18 +450,27 @@ impl Supervisor<'_> {
         self.ask_the_rest(reach);
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.gone_until(kill_at, reach).await;
-        self.child.kill_all(reach, || self.deadline.guard.is_held()).await;
+        let goes_on = self.deadline.plan.own.on_lost == OnLost::Continue;
+        self.child.kill_all(reach, || goes_on || self.deadline.guard.is_held()).await;
     }
 
-    /// Waits until nothing within `reach` runs, but no longer than until `kill_at`, the lock's end or
-    /// another signal from the user.
+    /// Waits until nothing within `reach` runs, but no longer than until `kill_at`, the lock's end unless it does not
+    /// matter, or another signal from the user that is no hang-up.
     async fn gone_until(&mut self, kill_at: Instant, reach: Reach) {
-        tokio::select! {
-            biased;
-            () = self.deadline.guard.expiring(self.deadline.margins.kill) => {}
-            () = until(Some(kill_at)) => {}
-            signal = self.signals.next() => self.note_quit(signal),
-            () = self.child.gone(reach) => {}
+        let goes_on = self.deadline.plan.own.on_lost == OnLost::Continue;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.deadline.guard.expiring(self.deadline.margins.kill), if !goes_on => return,
+                () = until(Some(kill_at)) => return,
+                signal = self.signals.next() => {
+                    self.note_quit(signal);
+                    if signal != Signal::HUP && !self.is_the_same(signal) {
+                        return;
+                    }
+                }
+                () = self.child.gone(reach) => return,
+            }
         }
     }
 

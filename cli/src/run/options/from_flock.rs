@@ -24,6 +24,7 @@ pub(crate) fn check(mut program: clap::Command, all: &[OsString]) -> Result<(), 
         _ => "",
     };
     let seen = program.clone().ignore_errors(true).try_get_matches_from(all).ok();
+    let has_command = seen.as_ref().is_some_and(|seen| seen.subcommand().is_some());
     let run = seen.as_ref().and_then(|seen| seen.subcommand_matches("run"));
     let name = run.and_then(|run| run.get_one::<String>("name"));
     let is_number = name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
@@ -37,7 +38,7 @@ pub(crate) fn check(mut program: clap::Command, all: &[OsString]) -> Result<(), 
         "-F" | "--no-fork" if run.is_some() => NO_FORK,
         "--fcntl" if run.is_some() => FCNTL,
         "" if error.kind() == ErrorKind::MissingRequiredArgument && is_number => DESCRIPTOR,
-        option if option.starts_with('-') && is_run_without_its_name() => AS_RUN,
+        option if option.starts_with('-') && !has_command && is_run_without_its_name() => AS_RUN,
         _ => return Ok(()),
     };
     program.build();
@@ -73,6 +74,7 @@ mod tests {
             ("run job", ""),
             ("run --no-such-option job cmd", ""),
             ("show -u mem:// job", ""),
+            ("show -n job", ""),
         ] {
             let all: Vec<_> = format!("fencelock {line}").split(' ').map(OsString::from).collect();
             match check(<Program as clap::CommandFactory>::command(), &all) {

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, test_kill_process};
 
 use super::ipc::{self, Channel, Order, Report};
-use super::list::{Process, Processes, children};
+use super::list::{Process, Processes, children, exists};
 use super::orphans;
 use super::tree::{ProcessTree, Reach, Refused, Rounds, Sent};
 use crate::run::WATCHDOG;
@@ -76,7 +76,7 @@ impl Child {
             };
         }
         watchdog
-            .arg0("fencelock-watchdog")
+            .arg0("lock-watchdog")
             .arg(WATCHDOG)
             .arg("--")
             .args(command)
@@ -135,6 +135,7 @@ impl Child {
     /// Sends `signal` to all processes within `reach`, and reports those that refuse to be ended by
     /// it. Returns how many got it.
     pub(crate) fn signal_all(&mut self, signal: Signal, reach: Reach) -> usize {
+        self.adopt_orphans();
         let sent = self.processes.signal(signal, reach);
         let reached = sent.reached;
         if signal == Signal::TERM || signal == Signal::KILL {
@@ -213,10 +214,23 @@ impl Child {
         self.processes.lives(Reach::All)
     }
 
+    /// Looks for the command's processes among our children once the watchdog is dead, whoever reads that it is.
+    fn adopt_orphans(&mut self) {
+        let is_dead =
+            Process::read(self.watchdog).map_or_else(|| !exists(self.watchdog), |it| !it.lives);
+        if is_dead {
+            self.processes.adopt(&self.strangers);
+        }
+    }
+
     /// Waits until nothing within `reach` runs.
-    pub(crate) async fn gone(&self, reach: Reach) {
+    pub(crate) async fn gone(&mut self, reach: Reach) {
         let mut pause = Duration::from_millis(1);
-        while self.processes.lives(reach) {
+        loop {
+            self.adopt_orphans();
+            if !self.processes.lives(reach) {
+                return;
+            }
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(Duration::from_millis(50));
         }

@@ -152,9 +152,11 @@ fn with_own_pid() -> Vec<OsString> {
     let names = ["LISTEN_PID", "WATCHDOG_PID"].into_iter();
     let named = names.filter(|name| std::env::var(name).is_ok_and(|pid| pid == wrapper));
     let set: String = named.map(|name| format!("{name}=$$ ")).collect();
+    // LISTEN_PIDFDID names the wrapper, too, and is compared where it is there.
+    let script = format!("unset LISTEN_PIDFDID; {set}exec \"$@\"");
     match set.is_empty() {
         true => Vec::new(),
-        false => ["/bin/sh", "-c", &format!("{set}exec \"$@\""), "sh"].map(OsString::from).to_vec(),
+        false => ["/bin/sh", "-c", &script, "sh"].map(OsString::from).to_vec(),
     }
 }
 

@@ -104,10 +104,12 @@ fn are_blocked_and_ignored_for_the_command_as_they_were() {
 fn numbers_of_the_wrapper_in_the_environment_become_those_of_the_command() {
     let here = Scratch::new();
     std::fs::write(here.path("socket"), "read from 3\n").unwrap();
-    let run = ["job", "--", "sh", "-c", "cat <&3; echo $LISTEN_PID $WATCHDOG_PID $$"];
+    let run =
+        ["job", "--", "sh", "-c", "cat <&3; echo $LISTEN_PID$LISTEN_PIDFDID $WATCHDOG_PID $$"];
     for watchdog in ["$$", "1"] {
-        let start =
-            format!("export LISTEN_PID=$$ WATCHDOG_PID={watchdog}; exec \"$0\" \"$@\" 3<socket");
+        let start = format!(
+            "export LISTEN_PID=$$ LISTEN_PIDFDID=1 WATCHDOG_PID={watchdog}; exec \"$0\" \"$@\" 3<socket"
+        );
         let mut job = Job::start(&mut here.run_by(&["sh", "-c", &start], &run));
         assert_eq!(job.line(), "read from 3");
         let numbers = job.line();

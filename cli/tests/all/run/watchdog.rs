@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use rustix::process::Signal;
 
-use crate::support::{Job, Scratch, children, eventually, pid, redis, state};
+use crate::support::{Job, Scratch, children, eventually, is_dead, pid, redis, state};
 
 /// A command with grandchildren, all of them with the output open.
 const FAMILY: [&str; 5] = [
@@ -191,7 +191,7 @@ fn with_a_watchdog_asleep(here: &Scratch, options: &[&str]) -> (Job, rustix::pro
     // After its exec: a stopped fork would stop the wrapper, too.
     let executes = |process: &rustix::process::Pid| {
         let line = std::fs::read(format!("/proc/{}/cmdline", process.as_raw_pid()));
-        line.is_ok_and(|line| line.starts_with(b"fencelock-watchdog"))
+        line.is_ok_and(|line| line.starts_with(b"lock-watchdog"))
     };
     let caught = (0..200).find_map(|_| {
         let command = ["job", "--", "sh", "-c", "touch late; exec sleep 1000"];
@@ -242,4 +242,30 @@ async fn a_command_is_started_by_a_watchdog_that_slept_while_the_lock_was_renewe
     eventually("it has started", || here.path("late").exists());
     job.send(Signal::TERM);
     assert_eq!(job.code(), 143);
+}
+
+/// What the command leaves behind asks for its time: the watchdog dies in it, or the lock is lost before it.
+#[test]
+fn what_a_command_leaves_behind_after_a_sigterm_is_ended_in_any_case() {
+    let left = "trap 'echo asked' TERM; echo up $$; while :; do sleep 0.05; done";
+    let script =
+        format!("setsid sh -c \"{}\" & trap 'exit 3' TERM; wait", left.replace('$', "\\$"));
+    for (options, is_lost) in [(&[][..], false), (&["--on-lost", "continue"], true)] {
+        let here = Scratch::new();
+        let mut job = here.bash(options, &script);
+        let line = job.line();
+        let left = pid(line.strip_prefix("up ").expect("a number"));
+        if is_lost {
+            here.take_away("job");
+            assert!(job.complaint().contains("the command continues"));
+        }
+        let watchdog = children(job.pid())[0];
+        job.send(Signal::TERM);
+        assert_eq!(job.line(), "asked");
+        if !is_lost {
+            rustix::process::kill_process(watchdog, Signal::KILL).unwrap();
+        }
+        assert_eq!(job.code(), if is_lost { 79 } else { 3 });
+        assert!(is_dead(left), "{options:?}");
+    }
 }
