@@ -1,13 +1,14 @@
 //! The backend: renewals, checks of waiters, `inspect` and `evict`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fencelock_core::batching::{BatchTransport, Priority};
 use fencelock_core::{
-    Acquisition, Cells, Check, Claim, Clock, DistributedLock, FencingToken, Label, LockName, Mode,
-    Participant, ParticipantId, Permits, Profile, ReleaseOutcome, RenewOutcome, Result, Scratch,
-    Snapshot, WaiterCheck,
+    Acquisition, Cells, Check, Claim, Clock, DistributedLock, ErrorKind, FencingToken, Label,
+    LockName, Mode, Participant, ParticipantId, Permits, Profile, ReleaseOutcome, RenewOutcome,
+    Result, Scratch, Snapshot, WaiterCheck,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -76,7 +77,15 @@ impl DistributedLock for Store {
     }
 
     async fn inspect_holders(&self, name: &LockName) -> Result<Snapshot> {
-        snapshot(&self.call_apart(Function::Holders, name).await?)
+        if !self.lacks_holders.load(Ordering::Relaxed) {
+            match self.call_apart(Function::Holders, name).await {
+                Err(error) if error.kind() == ErrorKind::Refused => {
+                    self.lacks_holders.store(true, Ordering::Relaxed);
+                }
+                rows => return snapshot(&rows?),
+            }
+        }
+        self.inspect(name).await
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {

@@ -97,10 +97,9 @@ async fn acquire_loop(
         Err(closed())
     } else {
         let started = client.now();
-        // Those who wait for their turn have limits of their own.
-        let is_alone = request.local_handoffs == 1;
-        let long_at = match limit {
-            Duration::MAX if is_alone => started + own_hold::LONG,
+        let long_at = match observed {
+            None if limit == Duration::MAX => started + own_hold::LONG,
+            // Those who wait for its outcome know their limits.
             _ => Moment::NEVER,
         };
         let wait = Arc::new(Wait::new(cleanup.clone(), long_at));
@@ -350,16 +349,23 @@ pub(crate) fn at_limit(
     turn: Option<(Moment, Duration)>,
     limit: Duration,
 ) -> std::result::Result<Error, Moment> {
-    let (now, cause) = (client.now(), wait.cause());
-    let ours = cause.clone().filter(|cause| cause.kind() == ErrorKind::Busy);
-    match wait.answers().or_turn(turn).at_limit(now, ours.is_some()) {
-        LimitEnd::NotGranted => Ok(not_granted(limit).with_cause(ours)),
-        LimitEnd::Unreachable => Ok(unanswered(limit).with_cause(cause)),
+    let (now, answers) = (client.now(), wait.answers().or_turn(turn));
+    match answers.at_limit(now, false) {
+        LimitEnd::NotGranted => Ok(not_granted(limit)),
         LimitEnd::Await(until) => Err(until),
-        // Each caller of one wait: it is asked for once, and the first answer is for all.
         LimitEnd::Ask => {
             client.worker.check_now(wait, now);
             Err(now + PATIENCE[0])
+        }
+        // The cause costs a store some calls of the system.
+        LimitEnd::Unreachable => {
+            let cause = wait.cause();
+            let is_ours = cause.as_ref().is_some_and(|cause| cause.kind() == ErrorKind::Busy);
+            let error = match answers.at_limit(now, is_ours) {
+                LimitEnd::NotGranted => not_granted(limit),
+                _ => unanswered(limit),
+            };
+            Ok(error.with_cause(cause))
         }
     }
 }

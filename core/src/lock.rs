@@ -443,7 +443,7 @@ impl Lock {
                 Ok(Guard::new((Base::Whole(owned), Moment::NEVER)))
             }
             // Boxed, so that an ordinary acquisition is no larger for it.
-            None => Box::pin(acquire_base(client, request, wait_limit, None)).await.map(Guard::new),
+            None => Box::pin(acquire_base(client, request, wait_limit)).await.map(Guard::new),
         }
     }
 

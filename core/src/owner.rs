@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::acquire::{LOOK_AGAIN, Observed, WaitLimit, at_limit, not_granted};
+use crate::acquire::WaitLimit;
 use crate::claim::hold::Hold;
 use crate::client::ClientInner;
 use crate::guard::Guard;
@@ -23,6 +23,7 @@ use crate::time::moment::Moment;
 use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
 use crate::types::mode::Mode;
 use crate::types::name::LockName;
+use crate::types::options::format_duration;
 
 /// One logical activity, such as a request or a job, whose code acquires a lock again that it holds
 /// already. Clones are the same owner.
@@ -90,13 +91,12 @@ struct Key {
 }
 
 /// Where the others wait for the one that asks.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Gate {
     /// The end of the asking cancels it.
     opened: CancellationToken,
     /// It waits for no lock, only for the store's answer.
     is_try: bool,
-    observed: Arc<Observed>,
 }
 
 enum Entry {
@@ -157,8 +157,7 @@ impl Owner {
                     let left = wait.left.saturating_sub(waited);
                     // Boxed, so that an acquisition without an owner is no larger for it.
                     let wait = WaitLimit { left, ..wait };
-                    let observed = Some(&*asking.gate.observed);
-                    let granted = Box::pin(acquire_base(client, request, wait, observed)).await?;
+                    let granted = Box::pin(acquire_base(client, request, wait)).await?;
                     return Ok(Guard::of_share(Share::new(asking.granted(granted))));
                 }
             }
@@ -200,7 +199,7 @@ impl Owner {
             }
             Some(Entry::Held { .. }) | None => {}
         }
-        let gate = Gate { is_try, ..Gate::default() };
+        let gate = Gate { opened: CancellationToken::new(), is_try };
         let before = holds.insert(key.clone(), Entry::Asking(gate.clone()));
         drop(holds);
         if let Some(Entry::Held { hold, .. }) = before {
@@ -225,14 +224,15 @@ fn join(shared: Arc<Shared>, request: &AcquireRequest, now: Moment) -> Result<Gu
     Ok(Guard::of_share(Share::new(shared).end_at(limit)))
 }
 
-/// Waits for the owner's acquisition that asks the store.
+/// Waits for the owner's acquisition that asks the store. It is another task of this program, which has the store's
+/// answer, or its silence, to tell: to this one the lock is busy with that, and it must not keep the other's claim alive.
 async fn wait_at(
     gate: &Gate,
     client: &ClientInner,
     wait: WaitLimit,
     started: Moment,
 ) -> Result<()> {
-    let mut gives_up = match (wait.limit.is_zero(), gate.is_try) {
+    let gives_up = match (wait.limit.is_zero(), gate.is_try) {
         (true, false) => {
             return Err(Error::new(ErrorKind::Busy, "another task of this owner waits for it"));
         }
@@ -240,22 +240,17 @@ async fn wait_at(
         (true, true) => Moment::NEVER,
         (false, _) => started + wait.left,
     };
-    loop {
-        tokio::select! {
-            biased;
-            () = client.closing.cancelled() => return Err(closed()),
-            () = gate.opened.cancelled() => return Ok(()),
-            slept = client.sleep_until(gives_up) => slept?,
+    tokio::select! {
+        biased;
+        () = client.closing.cancelled() => Err(closed()),
+        () = gate.opened.cancelled() => Ok(()),
+        slept = client.sleep_until(gives_up) => {
+            slept?;
+            let limit = format_duration(wait.limit);
+            let message =
+                format!("not granted within {limit}, to another task of this owner either");
+            Err(Error::new(ErrorKind::WaitTimedOut, message))
         }
-        // One that asks in turn with others of this process has nothing to show.
-        let observed = gate.observed.get();
-        gives_up = match observed.map(|it| at_limit(client, it, None, wait.limit)) {
-            None => return Err(not_granted(wait.limit)),
-            Some(Ok(error)) => {
-                return Err(error.adding(", nor to another task of this owner"));
-            }
-            Some(Err(again)) => again.min(client.now() + LOOK_AGAIN),
-        };
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) async fn report_holder<T>(
             let unheld = if snapshot.is_some() {
                 "nobody holds it, and it is not granted yet"
             } else {
-                "the store does not answer"
+                "the holder is unknown"
             };
             let holders = snapshot.and_then(|snapshot| describe(&snapshot, precise));
             let holders = holders.unwrap_or_else(|| unheld.to_owned());

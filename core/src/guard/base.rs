@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracing::Span;
 
-use crate::acquire::{Observed, WaitLimit, acquire};
+use crate::acquire::{WaitLimit, acquire};
 use crate::claim::hold::Hold;
 use crate::client::ClientInner;
 use crate::client::owned_hold::OwnedHold;
@@ -71,10 +71,9 @@ pub(crate) async fn acquire_base(
     client: &Arc<ClientInner>,
     request: &AcquireRequest,
     wait_limit: WaitLimit,
-    observed: Option<&Observed>,
 ) -> Result<(Base, Moment)> {
     if request.local_handoffs == 1 {
-        let owned = acquire(client, request, wait_limit, observed).await?;
+        let owned = acquire(client, request, wait_limit, None).await?;
         return Ok((Base::Whole(owned), Moment::NEVER));
     }
     let explained = |error| client.explain(error, Operation::Acquire, &request.name);
@@ -88,7 +87,7 @@ pub(crate) async fn acquire_base(
     }
     if is_try || most == 1 {
         let request = AcquireRequest { local_handoffs: 1, ..request };
-        let owned = acquire(client, &request, wait_limit, observed).await?;
+        let owned = acquire(client, &request, wait_limit, None).await?;
         return Ok((Base::Whole(owned), Moment::NEVER));
     }
     let turn = acquire_in_turn(client, &request, wait_limit).await?;

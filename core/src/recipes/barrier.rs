@@ -13,7 +13,7 @@ use crate::claim::wait::patience;
 use crate::recipes::participants::{self, Id};
 use crate::sync::Mutex;
 use crate::telemetry::program;
-use crate::types::error::{Error, ErrorKind, Operation, Result, invalid};
+use crate::types::error::{Error, ErrorKind, Operation, Result, closed, invalid};
 use crate::types::options::{self, format_duration};
 
 /// The most parties: the ids of two rounds fit into one cell.
@@ -251,6 +251,10 @@ impl Barrier {
         let limit = self.limit.unwrap_or(Duration::MAX);
         let mut staying = pin!(self.arrive_and_stay(&progress));
         let passed = match timeout(limit, staying.as_mut()).await {
+            // Withdrawn before its limit, since the client is closed.
+            Ok(Err(error)) if error.kind() == ErrorKind::WaitTimedOut => {
+                Err(self.handle.explain(closed(), Operation::Wait))
+            }
             Ok(passed) => passed,
             Err(_) => {
                 let patience = patience(progress.attempts.lock().took);

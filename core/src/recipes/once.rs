@@ -158,6 +158,8 @@ impl Once {
         let Some(guard) = self.lock.clone().wait_at_most(self.wait).try_acquire().await? else {
             return Ok(Claimed::Running);
         };
+        // Work whose end could not be recorded does not begin, nor is it recorded as begun.
+        self.handle.reserve(Operation::Write).await?;
         // Again, under the lock: another client may have done it meanwhile.
         let over = if self.is_never_twice {
             self.begin(tick, &guard).await?
@@ -174,11 +176,7 @@ impl Once {
                 release(guard).await;
                 Ok(Claimed::Done { by })
             }
-            None => {
-                // Work whose end could not be recorded does not begin.
-                self.handle.reserve(Operation::Write).await?;
-                Ok(Claimed::Run(Run { guard, handle: self.handle.clone(), tick }))
-            }
+            None => Ok(Claimed::Run(Run { guard, handle: self.handle.clone(), tick })),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fencelock_core::sync::Mutex;
@@ -49,6 +49,7 @@ pub(crate) struct Lossy {
     pub(crate) kept: Arc<Mutex<Option<Keep>>>,
     /// The last token that was granted.
     tokens: Arc<AtomicU64>,
+    pub(crate) is_full: Arc<AtomicBool>,
     /// Swaps that changed something.
     pub(crate) changes: Arc<AtomicUsize>,
 }
@@ -64,6 +65,7 @@ impl Lossy {
             swaps: Arc::default(),
             kept: Arc::default(),
             tokens: Arc::default(),
+            is_full: Arc::default(),
             changes: Arc::default(),
         }
     }
@@ -172,6 +174,13 @@ impl CellStore for Lossy {
             true
         })
         .await
+    }
+
+    async fn reserve(&self, _: &LockName) -> Result<()> {
+        match self.is_full.load(Ordering::SeqCst) {
+            true => Err(Error::new(ErrorKind::Refused, "the disk is full")),
+            false => Ok(()),
+        }
     }
 
     async fn list(&self, prefix: &str) -> Result<Option<Vec<String>>> {

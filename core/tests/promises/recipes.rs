@@ -468,6 +468,18 @@ mod once {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_run_whose_end_could_not_be_recorded_neither_begins_nor_counts_as_begun() {
+        let store = Lossy::sound();
+        for (tick, once) in [ticked(&store, 1), ticked(&store, 2).never_twice()].iter().enumerate()
+        {
+            store.is_full.store(true, Ordering::SeqCst);
+            assert_eq!(once.claim().await.unwrap_err().kind(), ErrorKind::Refused, "{tick}");
+            store.is_full.store(false, Ordering::SeqCst);
+            runs(once).await.done().await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_tick_that_is_done_needs_no_lock() {
         let locks = memory::Memory::new().locks(Default::default()).unwrap();
         let once = |tick| locks.once("report").tick(Tick::number(tick));

@@ -145,6 +145,21 @@ async fn a_try_of_fixed_leases_that_are_too_short_ends() {
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Lost, true), "{error}");
 }
 
+/// The other one is a branch of a `select!` whose handler goes on.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_acquisition_of_an_owner_is_gone_although_another_is_not_polled() {
+    let locks = memory();
+    let held = locks.lock("a").acquire().await.unwrap();
+    let lock = locks.lock("a").owned_by(&Owner::new());
+    let [mut one, mut two] = [(); 2].map(|()| Box::pin(lock.acquire()));
+    assert!(timeout(ms(10), &mut one).await.is_err() && timeout(ms(10), &mut two).await.is_err());
+    drop(one);
+    settle().await;
+    assert_eq!(locks.inspect("a").await.unwrap().waiters.len(), 0);
+    held.release().await.unwrap();
+    drop(two);
+}
+
 /// It is held for an owner already, and another one does not share it.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_waits_for_another_is_not_told_to_have_an_owner() {

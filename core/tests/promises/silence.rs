@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fencelock_core::{
-    AttemptOutcome, ErrorKind, Lock, Owner, ParticipantId, ReleaseOutcome, Result, Snapshot,
+    AttemptOutcome, ErrorKind, Lock, ParticipantId, ReleaseOutcome, Result, Snapshot,
 };
 use tokio::time::sleep;
 
@@ -164,14 +164,11 @@ async fn the_end_of_a_limit_means_the_same_for_every_wait() {
                 again(&asked, SECOND)
             }
         };
-        for way in ["alone", "in turn", "of an owner", "of several"] {
+        for way in ["alone", "in turn", "of several"] {
             let script = Script::new().local_handoffs(8).attempts(attempt).checks(check);
             let (_store, locks) = script.connect();
-            let owner = Owner::new();
-            let first = locks.lock("a").owned_by(&owner);
             let lock = match way {
                 "in turn" => locks.lock("a").local_handoffs(8),
-                "of an owner" => first.clone(),
                 _ => locks.lock("a"),
             };
             let since = tokio::time::Instant::now();
@@ -179,10 +176,6 @@ async fn the_end_of_a_limit_means_the_same_for_every_wait() {
                 sleep(limit).await;
             }
             let asked = locks.now();
-            // Another task of the owner asks.
-            let asking = async {
-                if way == "of an owner" { first.acquire().await.map(drop) } else { pending().await }
-            };
             let acquiring = async {
                 match way {
                     "of several" if !used_up => {
@@ -192,11 +185,7 @@ async fn the_end_of_a_limit_means_the_same_for_every_wait() {
                     _ => lock.wait_at_most(limit).waiting_since(since).acquire().await.map(drop),
                 }
             };
-            let ended = tokio::select! {
-                biased;
-                Err(error) = asking => panic!("{way}, {store:?}: {error}"),
-                ended = acquiring => ended,
-            };
+            let ended = acquiring.await;
             assert_eq!(ended.map_err(|error| error.kind()).err(), expected, "{way}, {store:?}");
             let left = if used_up { Duration::ZERO } else { limit };
             let took = locks.now().duration_since(asked);
