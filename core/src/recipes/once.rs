@@ -162,6 +162,10 @@ impl Once {
         self.handle.reserve(Operation::Write).await?;
         // Again, under the lock: another client may have done it meanwhile.
         let over = if self.is_never_twice {
+            if !guard.is_held() {
+                let error = Error::new(ErrorKind::Lost, "the lock was lost before the run began");
+                return Err(self.handle.explain(error, Operation::Acquire));
+            }
             self.begin(tick, &guard).await?
         } else {
             let token = guard.fencing_token();

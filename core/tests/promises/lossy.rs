@@ -177,6 +177,7 @@ impl CellStore for Lossy {
     }
 
     async fn reserve(&self, _: &LockName) -> Result<()> {
+        sleep(ms(2)).await;
         match self.is_full.load(Ordering::SeqCst) {
             true => Err(Error::new(ErrorKind::Refused, "the disk is full")),
             false => Ok(()),

@@ -477,6 +477,9 @@ mod once {
             store.is_full.store(false, Ordering::SeqCst);
             runs(once).await.done().await.unwrap();
         }
+        let lost = ticked(&store, 3).never_twice().at_most_for(ms(1)).claim().await;
+        assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);
+        runs(&ticked(&store, 3).never_twice()).await.done().await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
