@@ -1,7 +1,6 @@
 //! The backend: renewals, checks of waiters, `inspect` and `evict`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fencelock_core::batching::{BatchTransport, Priority};
@@ -47,13 +46,14 @@ impl DistributedLock for Store {
         lock: &LockName,
         waiting: &[&PostgresAcquisition],
     ) -> Result<Vec<WaiterCheck>> {
-        let mut seen = self.look(lock, sample(waiting)).await?;
+        let priority = Claim::check_priority(waiting.iter().map(|it| it.claim()));
+        let mut seen = self.look(lock, sample(waiting), priority).await?;
         let is_missing =
             |waiter: &&PostgresAcquisition| seen.get(&waiter.owner()) == Some(&MISSING);
         if waiting.len() > SAMPLE && waiting.iter().any(is_missing) {
             // The queue was lost, such as while this process was stopped: others took it for dead.
             let all = waiting.iter().map(|waiter| waiter.owner()).collect();
-            seen = self.look(lock, all).await.unwrap_or(seen);
+            seen = self.look(lock, all, priority).await.unwrap_or(seen);
         }
         let result_for = |waiter: &&PostgresAcquisition| match seen.get(&waiter.owner()) {
             Some(&(0 | MISSING)) => WaiterCheck::Attempt,
@@ -77,15 +77,10 @@ impl DistributedLock for Store {
     }
 
     async fn inspect_holders(&self, name: &LockName) -> Result<Snapshot> {
-        if !self.lacks_holders.load(Ordering::Relaxed) {
-            match self.call_apart(Function::Holders, name).await {
-                Err(error) if error.kind() == ErrorKind::Refused => {
-                    self.lacks_holders.store(true, Ordering::Relaxed);
-                }
-                rows => return snapshot(&rows?),
-            }
+        match self.call_apart(Function::Holders, name).await {
+            Err(error) if error.kind() == ErrorKind::Refused => self.inspect(name).await,
+            rows => snapshot(&rows?),
         }
-        self.inspect(name).await
     }
 
     async fn evict(&self, name: &LockName, who: &ParticipantId) -> Result<ReleaseOutcome> {
@@ -127,9 +122,9 @@ impl DistributedLock for Store {
 
 impl Store {
     /// What a look at the lock says of waiters of this process, those of `sample` among them.
-    async fn look(&self, lock: &LockName, sample: Vec<Uuid>) -> Result<Seen> {
+    async fn look(&self, lock: &LockName, sample: Vec<Uuid>, priority: Priority) -> Result<Seen> {
         let key = lock.key().as_bytes().to_vec();
-        match self.server.ask(Request::Look(Look { key, sample }), Priority::Look).await? {
+        match self.server.ask(Request::Look(Look { key, sample }), priority).await? {
             Answer::Look(seen) => Ok(seen),
             _ => Err(protocol_error("look_1")),
         }

@@ -1,7 +1,6 @@
 //! The settings of a store, by URL or builder, and its connection.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use fencelock_core::backend::{
@@ -284,8 +283,7 @@ impl PostgresStore {
         program::call(|| server_info.warn(&shown));
         let profile = server_info.profile();
         let _tidying = AbortOnDropHandle::new(server.options.runtime.spawn(tidy(server.clone())));
-        let lacks_holders = AtomicBool::new(false);
-        let store = Store { server, clock, notifications, profile, lacks_holders, _tidying };
+        let store = Store { server, clock, notifications, profile, _tidying };
         Locks::new(Arc::new(store), &shown, settings)
     }
 

@@ -1,7 +1,6 @@
 //! The state of a client, and what several of its parts ask.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use fencelock_core::{BootClock, Clock, LockName, Moment, Profile, Result};
@@ -29,8 +28,6 @@ pub(crate) struct Store {
     pub(crate) clock: BootClock,
     pub(crate) notifications: Arc<Notifications>,
     pub(crate) profile: Profile,
-    /// This role may not call `holders_1`, as after an upgrade by the owner of the schema.
-    pub(crate) lacks_holders: AtomicBool,
     pub(crate) _tidying: AbortOnDropHandle<()>,
 }
 

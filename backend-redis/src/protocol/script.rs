@@ -36,7 +36,6 @@ impl Script {
         let priority = match name {
             "renew" | "extend" => Priority::Renewal,
             "release" | "free" | "downgrade" | "raise" => Priority::Held,
-            "check_waiters" => Priority::Look,
             _ => Priority::Attempt,
         };
         Script { name, priority, text, digest }

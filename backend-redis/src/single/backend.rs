@@ -57,7 +57,8 @@ impl DistributedLock for Store {
         values.extend(sample(waiting).map(|waiter| waiter.identity.as_bytes()));
         let call =
             ScriptCall { script: &SCRIPTS.check_waiters, keys: &keys.all(), values: &values };
-        let answer = self.server.call(call).await?;
+        let priority = Claim::check_priority(waiting.iter().map(|it| it.claim()));
+        let answer = self.server.call_as(call, priority).await?;
         let reply = read_check(answer)
             .ok_or_else(|| self.server.protocol_error(keys.lock(), "check_waiters"))?;
         let head = reply.head.as_deref();

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use crate::claim::cleanup::CleanupGuard;
 use crate::sync::Mutex;
 use crate::time::moment::Moment;
-use crate::types::error::Error;
+use crate::types::error::{Error, ErrorKind};
 
 /// An answer is expected for so long at least, and for twice the time of the last one, but not for longer than the other:
 /// one answer of a store that stood still says nothing of the next. A limit ends later by so much at most.
@@ -68,12 +68,17 @@ impl Answers {
         self
     }
 
+    /// By an error of the store's: that something of this machine is in the way is none.
+    fn has_failed(&self) -> bool {
+        self.failed.as_ref().is_some_and(|error| error.kind() != ErrorKind::Busy)
+    }
+
     /// What the end of a limit means `now`. `is_ours`: an unanswered request waits for something of this process, or of
     /// this machine.
     pub(crate) fn at_limit(&self, now: Moment, is_ours: bool) -> LimitEnd {
         let patience = patience(self.busy.map_or(Duration::ZERO, |(_, took)| took));
         match (self.busy, self.asked) {
-            _ if self.failed.is_some() => LimitEnd::Unreachable,
+            _ if self.has_failed() => LimitEnd::Unreachable,
             (Some((at, _)), _) if now < at + patience => LimitEnd::NotGranted,
             (_, Some(asked)) if now < asked + patience => LimitEnd::Await(asked + patience),
             (_, Some(_)) if is_ours => LimitEnd::NotGranted,
@@ -105,6 +110,12 @@ impl Wait {
         (answers.busy, answers.failed) = (Some((now, took)), None);
         drop(answers);
         self.answer.notify_waiters();
+    }
+
+    /// It may have the lock: a limit that ends now waits for the attempt that follows.
+    pub(crate) fn may_be_granted(&self, now: Moment) {
+        let mut answers = self.answers.lock();
+        (answers.asked, answers.failed) = (Some(now), None);
     }
 
     /// The answer was an error: the silence continues.
@@ -155,7 +166,6 @@ impl Wait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::error::ErrorKind;
 
     /// Every combination of the last answer, a request under way and what keeps it; times in ms.
     #[test]
@@ -198,9 +208,10 @@ mod tests {
             assert_eq!(answers.at_limit(at(now), true), if_ours, "{busy:?} {asked:?}, ours");
             let turn = Answers { busy: None, ..answers.clone() }.or_turn(busy);
             assert_eq!(turn.at_limit(at(now), false), means, "{busy:?} {asked:?}, by a turn");
-            let failed = Some(Error::new(ErrorKind::Unreachable, "away"));
-            let failed = Answers { failed, ..answers };
-            assert_eq!(failed.at_limit(at(now), true), LimitEnd::Unreachable);
+            let failed = |kind| Answers { failed: Some(Error::new(kind, "")), ..answers.clone() };
+            let unreachable = failed(ErrorKind::Unreachable).at_limit(at(now), true);
+            assert_eq!(unreachable, LimitEnd::Unreachable);
+            assert_eq!(failed(ErrorKind::Busy).at_limit(at(now), true), if_ours, "a latch of ours");
         }
     }
 }

@@ -77,7 +77,9 @@ impl RenewalWorker {
     /// Checks `wait` now, unless a request of it is under way.
     pub(crate) fn check_now(&self, wait: &Wait, now: Moment) {
         wait.asked(now);
-        let id = wait.cleanup.claim().id;
+        let claim = wait.cleanup.claim();
+        claim.is_awaited.store(true, Ordering::Relaxed);
+        let id = claim.id;
         let mut schedule = self.schedule.lock();
         if let Some(Entry { in_flight: InFlight::No, task: Task::Wait(_), .. }) =
             schedule.get_mut(id)
@@ -261,13 +263,14 @@ impl RenewalWorker {
                 schedule.get_mut(claim.id)
             {
                 let check_after = match &answer {
-                    Ok(check) => {
+                    // The claim's own attempt answers, and schedules the next check.
+                    Ok(WaiterCheck::Attempt) => {
+                        wait.may_be_granted(now);
+                        RECHECK
+                    }
+                    Ok(WaiterCheck::Again(after)) => {
                         wait.answered(now);
-                        match check {
-                            // The claim's own attempt schedules the next check.
-                            WaiterCheck::Attempt => RECHECK,
-                            WaiterCheck::Again(after) => *after,
-                        }
+                        *after
                     }
                     Err(error) => {
                         // The claim's own attempt reports the error to the caller.

@@ -48,7 +48,7 @@ pub enum Priority {
     Attempt,
     /// The roll-back of an attempt. After 200 ms it goes ahead of the others.
     RollBack,
-    /// A check of waiters, which keeps them alive. After 200 ms it goes ahead of the others.
+    /// A check of waiters, which keeps them alive and for which no caller waits. After 200 ms it goes ahead of the others.
     Look,
 }
 

@@ -97,6 +97,8 @@ pub struct Claim {
     stage: AtomicU8,
     /// The store says so, since its last attempt.
     is_granted: AtomicBool,
+    /// Its caller waits for the answer to its next check.
+    pub(crate) is_awaited: AtomicBool,
     pub(crate) notify: Notify,
     runtime: Handle,
     /// Notifies the renewal worker of a held claim that was woken.
@@ -122,6 +124,7 @@ impl Claim {
             if_busy,
             stage: AtomicU8::new(TRYING),
             is_granted: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
             notify: Notify::new(),
             runtime,
             woken,
@@ -248,6 +251,14 @@ impl Claim {
             Priority::Held
         } else {
             Priority::Attempt
+        }
+    }
+
+    /// The priority of a check of `waiting`: an attempt's if a caller waits for the answer, at the end of a wait limit.
+    pub fn check_priority<'a>(mut waiting: impl Iterator<Item = &'a Arc<Claim>>) -> Priority {
+        match waiting.any(|claim| claim.is_awaited.load(Ordering::Relaxed)) {
+            true => Priority::Attempt,
+            false => Priority::Look,
         }
     }
 

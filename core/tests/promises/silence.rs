@@ -4,8 +4,10 @@ use std::future::pending;
 use std::task::Poll;
 use std::time::Duration;
 
+use fencelock_core::batching::Priority;
 use fencelock_core::{
-    AttemptOutcome, ErrorKind, Lock, ParticipantId, ReleaseOutcome, Result, Snapshot,
+    AttemptOutcome, Claim, ErrorKind, Lock, ParticipantId, ReleaseOutcome, Result, Snapshot,
+    WaiterCheck,
 };
 use tokio::time::sleep;
 
@@ -212,10 +214,30 @@ async fn an_answer_that_a_process_was_too_busy_to_read_counts() {
     let (store, locks) = script.connect();
     let waiting = locks.lock("a").wait_at_most(5 * SECOND);
     let waiting = tokio::spawn(async move { waiting.acquire().await.map(drop) });
+    let priority = || Claim::check_priority(store.claims().iter());
+    store.until(1, is_attempt).await;
+    assert_eq!(priority(), Priority::Look);
     store.until(1, is_check).await;
+    assert_eq!(priority(), Priority::Attempt, "no release waits behind the ends of many limits");
     // The answer is due, and the end of the patience with it.
     tokio::time::advance(SECOND).await;
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::WaitTimedOut);
+}
+
+/// Its wake-up was lost: the question at the end of its limit finds it.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_nobody_told_of_is_taken_at_the_end_of_a_limit() {
+    for handoffs in [1, 8] {
+        let attempt = |asked: One| async move {
+            sleep(ms(100)).await;
+            if asked.n > 0 { granted(&asked) } else { waiting(10 * SECOND) }
+        };
+        let check = |asked: Many| async move { Ok(vec![WaiterCheck::Attempt; asked.of.len()]) };
+        let script = Script::new().local_handoffs(handoffs).attempts(attempt).checks(check);
+        let (_store, locks) = script.connect();
+        let lock = locks.lock("a").local_handoffs(handoffs).wait_at_most(5 * SECOND);
+        assert!(lock.acquire().await.unwrap().is_held(), "{handoffs}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencelock_core::batching::Priority;
-use fencelock_core::{LockName, Result, WaiterCheck};
+use fencelock_core::{Acquisition, Claim, LockName, Result, WaiterCheck};
 use futures_util::{StreamExt, stream};
 use redis::Value;
 
@@ -34,9 +34,10 @@ pub(crate) async fn check(
     let mut values = vec![client.as_str().as_bytes()];
     values.extend(in_turn(waiting).map(|waiter| waiter.waiter().as_bytes()));
     let call = ScriptCall { script: &QUORUM.check_waiters, keys: &keys.all(), values: &values };
+    let priority = Claim::check_priority(waiting.iter().map(|it| it.claim()));
     let reports = quorum.electorate(quorum.now(), |_| None)?.reports;
     let request = async |member: &Member, ticket| {
-        let reply = member.batches.call(call, call.script.priority, Some(ticket)).await?;
+        let reply = member.batches.call(call, priority, Some(ticket)).await?;
         let reply = read_waiter_check(&reply).ok_or_else(|| protocol_error("check_waiters"))?;
         let is_over = |own: Identity| quorum.view.waiters.is_over(&own.owner);
         let is_stray = |identity: &Vec<u8>| Identity::parse(identity).is_some_and(is_over);
