@@ -19,7 +19,7 @@ use crate::store::erased::ErasedStore;
 use crate::sync::Mutex;
 use crate::telemetry::metrics::Metrics;
 use crate::time::moment::Moment;
-use crate::types::error::{Error, ErrorKind, Operation, Result, closed, runtime_ended};
+use crate::types::error::{CLOSED, Error, ErrorKind, Operation, Result, closed, runtime_ended};
 use crate::types::name::LockName;
 use crate::types::options::{Settings, format_duration};
 
@@ -69,6 +69,7 @@ impl ClientInner {
     /// Adds the operation, the lock and the store to an error.
     pub(crate) fn explain(&self, error: Error, doing: Operation, name: &LockName) -> Error {
         let error = match error.kind() {
+            ErrorKind::Closed if error.message() != CLOSED => error,
             ErrorKind::Closed if !self.was_closed.load(Ordering::Relaxed) => runtime_ended(),
             _ => error,
         };

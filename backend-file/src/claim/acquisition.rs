@@ -357,7 +357,7 @@ impl Acquisition for FileAcquisition {
     }
 
     fn unanswered(&self) -> Option<Error> {
-        self.0.lock.unanswered().map(|(_, error)| error)
+        self.0.lock.unanswered()
     }
 
     #[cfg(unix)]

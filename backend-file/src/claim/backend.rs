@@ -51,7 +51,7 @@ impl Store {
         let inspect = move |guard: QueueGuard<'_>| operator::inspect(&wake_pipe, guard, which);
         // An operator who asks is told at once what keeps the lock.
         let seen = self.in_time(lock.with_queue_if_present(inspect)).await;
-        let why = || lock.unanswered().map_or_else(crate::error::no_answer, |(_, why)| why);
+        let why = || lock.unanswered().unwrap_or_else(crate::error::no_answer);
         Ok(seen.unwrap_or_else(|| Err(why()))?.unwrap_or_default())
     }
 }

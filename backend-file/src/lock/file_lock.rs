@@ -81,18 +81,20 @@ impl FileLock {
     /// Reads the queue without the latch, for a waiter check.
     pub(crate) async fn peek(self: &Arc<Self>) -> Result<Peek> {
         self.dir().context.same_process()?;
-        match self.unanswered() {
+        let in_progress = self.line().in_progress;
+        match in_progress {
             // That another request has no answer says nothing about the disk at first.
-            Some((elapsed, error)) if elapsed >= ANSWER_LIMIT => return Err(error),
-            Some(_) => return Ok(Peek::Busy),
+            Some(request) if request.since.elapsed() < ANSWER_LIMIT => return Ok(Peek::Busy),
+            Some(request) => return Err(request.unanswered(&self.dir().path)),
             None => {}
         }
         self.run(SharedQueue::peek).await
     }
 
-    /// How long the current request has had no answer, and the likely cause.
-    pub(crate) fn unanswered(&self) -> Option<(Duration, Error)> {
-        self.line().unanswered(&self.dir().path)
+    /// Why the current request has had no answer, probably.
+    pub(crate) fn unanswered(&self) -> Option<Error> {
+        let in_progress = self.line().in_progress;
+        in_progress.map(|request| request.unanswered(&self.dir().path))
     }
 
     /// Records that the waiter `ticket` may hold but does not; returns it once that has been so

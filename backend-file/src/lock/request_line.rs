@@ -39,16 +39,17 @@ pub(crate) trait Request: Send {
 pub(crate) struct RequestLine {
     requests: VecDeque<Box<dyn Request>>,
     /// Set while a thread runs the requests or is going to.
-    in_progress: Option<InProgress>,
+    pub(crate) in_progress: Option<InProgress>,
     /// The first request found the latch taken.
     was_put_back: bool,
     purge_at: usize,
 }
 
+/// How a line's first request goes: copied out of its line, to be explained without keeping the others from it.
 #[derive(Clone, Copy)]
-struct InProgress {
+pub(crate) struct InProgress {
     /// When the request that runs, or the next one, could begin.
-    since: Instant,
+    pub(crate) since: Instant,
     /// How often it found the latch taken.
     contended: u32,
     /// The queue's last change when it first found the latch taken.
@@ -60,6 +61,20 @@ struct InProgress {
 impl InProgress {
     fn now() -> InProgress {
         InProgress { since: Instant::now(), contended: 0, first_seen: None, others_pass: false }
+    }
+
+    /// Why the request has had no answer, probably. The lock's directory is at `path`.
+    pub(crate) fn unanswered(self, path: &Path) -> Error {
+        let elapsed = self.since.elapsed();
+        match self.contended {
+            0 if waits_for_disk(THREAD_NAME) => disk_hangs(path, elapsed),
+            0 => machine_is_busy(path, elapsed),
+            _ if self.others_pass => latch_is_contended(&path.join(QUEUE), elapsed),
+            _ => {
+                let page = path.join(QUEUE);
+                latch_is_held(&page, elapsed, stopped_holder(&page))
+            }
+        }
     }
 }
 
@@ -110,23 +125,6 @@ impl RequestLine {
             in_progress.first_seen.is_some() && in_progress.first_seen != changed;
         in_progress.first_seen = in_progress.first_seen.or(changed);
         pause_after(in_progress.contended)
-    }
-
-    /// How long the current request has had no answer, and the likely cause. The lock's directory
-    /// is at `path`.
-    pub(crate) fn unanswered(&self, path: &Path) -> Option<(Duration, Error)> {
-        let in_progress = self.in_progress?;
-        let elapsed = in_progress.since.elapsed();
-        let error = match in_progress.contended {
-            0 if waits_for_disk(THREAD_NAME) => disk_hangs(path, elapsed),
-            0 => machine_is_busy(path, elapsed),
-            _ if in_progress.others_pass => latch_is_contended(&path.join(QUEUE), elapsed),
-            _ => {
-                let page = path.join(QUEUE);
-                latch_is_held(&page, elapsed, stopped_holder(&page))
-            }
-        };
-        Some((elapsed, error))
     }
 }
 

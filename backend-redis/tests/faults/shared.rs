@@ -85,7 +85,13 @@ pub(crate) async fn waiters_that_are_over(locks: &Locks, nodes: &[TestRedis]) {
     let over = spawn_waiter(locks, "lock");
     until_queued(locks, "lock", 1).await;
     let queue = "{lock:lock}:q";
-    let entry = redis_command(&nodes[0], &["ZRANGE", queue, "1", "1", "WITHSCORES"]).await;
+    let mut entry = String::new();
+    // Of a quorum, others may have it before this node.
+    until("an entry", async || {
+        entry = redis_command(&nodes[0], &["ZRANGE", queue, "1", "1", "WITHSCORES"]).await;
+        entry.contains('\n')
+    })
+    .await;
     let (entry, arrival) = entry.trim_end().split_once('\n').expect("an entry");
     over.abort();
     until_queued(locks, "lock", 0).await;

@@ -215,7 +215,9 @@ impl Session {
     /// write was committed just now. It changes nothing and fires no watch. Concurrent calls share
     /// one request and its result, also when it fails.
     pub(crate) async fn send_heartbeat(&self) -> ZkResult<()> {
-        let enough = self.clock.now() - self.heartbeat_interval() / 4;
+        // Older answers are not believed at the end of a wait limit.
+        let enough = (self.heartbeat_interval() / 4).min(Duration::from_millis(400));
+        let enough = self.clock.now() - enough;
         let mut last_error = RequestError::SessionOver;
         // Repeated at once: the first may have been sent on a connection that was dead already.
         for _ in 0..2 {

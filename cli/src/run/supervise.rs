@@ -450,8 +450,11 @@ impl Supervisor<'_> {
         self.ask_the_rest(reach);
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.gone_until(kill_at, reach).await;
-        let goes_on = self.deadline.plan.own.on_lost == OnLost::Continue;
-        self.child.kill_all(reach, || goes_on || self.deadline.guard.is_held()).await;
+        let (goes_on, locks) =
+            (self.deadline.plan.own.on_lost == OnLost::Continue, self.deadline.locks);
+        let until = locks.now() + DEAD_WITHIN;
+        let goes_on = || self.deadline.guard.is_held() || goes_on && locks.now() < until;
+        self.child.kill_all(reach, goes_on).await;
     }
 
     /// Waits until nothing within `reach` runs, but no longer than until `kill_at`, the lock's end unless it does not

@@ -38,7 +38,7 @@ impl Locks {
     }
 
     /// [`inspect`](Locks::inspect) without the waiters. It costs the store the same, however many wait, so that each
-    /// of them can ask who holds.
+    /// of them can ask who holds; but ZooKeeper answers with the names of all, some 60 bytes each.
     ///
     /// # Errors
     /// The store's; [`ErrorKind::InvalidArgument`] for an invalid name.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::acquire::unanswered;
 use crate::cells::{Handle, Step, View, not_ours};
@@ -246,24 +246,27 @@ impl Barrier {
     }
 
     async fn arrive(&self, progress: Arc<Progress>) -> Result<Trip> {
+        let (limit, started) = (self.limit.unwrap_or(Duration::MAX), Instant::now());
         // Before the first request: the arrival may be made although this future is dropped.
-        let owed = self.owe_withdrawal(progress.clone()).await?;
-        let limit = self.limit.unwrap_or(Duration::MAX);
+        let owed = timeout(limit, self.owe_withdrawal(progress.clone())).await;
+        let owed =
+            owed.unwrap_or_else(|_| Err(self.handle.explain(unanswered(limit), Operation::Wait)))?;
         let mut staying = pin!(self.arrive_and_stay(&progress));
-        let passed = match timeout(limit, staying.as_mut()).await {
+        let left = limit.saturating_sub(started.elapsed());
+        let passed = match timeout(left, staying.as_mut()).await {
             // Withdrawn before its limit, since the client is closed.
             Ok(Err(error)) if error.kind() == ErrorKind::WaitTimedOut => {
                 Err(self.handle.explain(closed(), Operation::Wait))
             }
             Ok(passed) => passed,
             Err(_) => {
-                let patience = patience(progress.attempts.lock().took);
-                let withdrawn = timeout(patience, self.withdraw(progress.clone())).await;
+                let until = Instant::now() + patience(progress.attempts.lock().took);
+                let withdrawn = timeout_at(until, self.withdraw(progress.clone())).await;
                 match withdrawn.unwrap_or_else(|_| Err(self.unanswered(limit)))? {
                     Withdrawn::Passed(trip) => Ok(trip),
                     Withdrawn::TakenBack => Err(self.timed_out(limit)),
                     // Its answer is here, since changes of one cell are made in turn.
-                    Withdrawn::Unknown => match timeout(patience, staying).await {
+                    Withdrawn::Unknown => match timeout_at(until, staying).await {
                         Ok(Err(error)) if error.kind() == ErrorKind::WaitTimedOut => {
                             Err(self.timed_out(limit))
                         }

@@ -159,7 +159,10 @@ impl Once {
             return Ok(Claimed::Running);
         };
         // Work whose end could not be recorded does not begin, nor is it recorded as begun.
-        self.handle.reserve(Operation::Write).await?;
+        if let Err(error) = self.handle.reserve(Operation::Write).await {
+            let over = self.handle.read(Operation::Read, is_over).await?;
+            return over.map_or(Err(error), |by| Ok(Claimed::Done { by }));
+        }
         // Again, under the lock: another client may have done it meanwhile.
         let over = if self.is_never_twice {
             if !guard.is_held() {

@@ -354,10 +354,12 @@ pub fn unreachable(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, message)
 }
 
+pub(crate) const CLOSED: &str = "the store was closed, or the runtime that connected ended";
+
 /// After [`close`](crate::Locks::close).
 #[must_use]
 pub fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the store was closed, or the runtime that connected ended")
+    Error::new(ErrorKind::Closed, CLOSED)
 }
 
 /// After the end of the runtime that connected.

@@ -179,6 +179,10 @@ async fn each_acquisition_keeps_its_own_bounds_while_there_is_no_connection() {
             assert_eq!(tried.unwrap_err().kind(), ErrorKind::Unreachable, "never a busy lock");
             assert_about(time, bound);
         }
+        let barrier = locks.barrier("phase", 2).wait_at_most(SECOND);
+        let (error, time) = took(barrier.arrive_and_wait()).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unreachable);
+        assert_about(time, SECOND);
         let (health, time) = took(locks.health(SECOND)).await;
         assert!(!health.connected && health.answered.is_none() && health.error.is_some());
         assert_about(time, SECOND);
