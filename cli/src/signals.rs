@@ -49,12 +49,12 @@ impl Signals {
         .await
     }
 
-    /// Discards what has already arrived.
-    pub async fn discard_pending(&mut self) {
+    /// What has already arrived.
+    pub async fn pending(&mut self) -> Option<Signal> {
         tokio::select! {
             biased;
-            _ = self.next() => {}
-            () = std::future::ready(()) => {}
+            signal = self.next() => Some(signal),
+            () = std::future::ready(()) => None,
         }
     }
 }

@@ -184,10 +184,11 @@ async fn under_lock(
     plan.reports.flush_within(REPORT_WITHIN);
     let inherited = environment.of_command(plan, guard.fencing_token());
     let supervised = supervise(plan, margins, locks, guard, signals, &inherited, status).await;
-    let mut outcome = supervised
-        .unwrap_or_else(|cause| Outcome::System("cannot start or follow the command", cause));
-    if let Outcome::Ended(_) = outcome {
-        let left = plan.own.hold_at_least.saturating_sub(granted.elapsed());
+    let (mut outcome, quit_asked) = supervised.unwrap_or_else(|cause| {
+        (Outcome::System("cannot start or follow the command", cause), false)
+    });
+    let left = plan.own.hold_at_least.saturating_sub(granted.elapsed());
+    if matches!(outcome, Outcome::Ended(_)) && !quit_asked && !left.is_zero() {
         tokio::select! {
             biased;
             // The release reports it.
@@ -242,7 +243,10 @@ async fn acquire(
                 }
                 _ => busy(plan, locks, status, format!("{message}; "), "").await,
             }),
-            Outcome::Unreachable(message) if plan.own.wait == Some(Duration::ZERO) => {
+            Outcome::Unreachable(message)
+                if plan.own.wait == Some(Duration::ZERO)
+                    && !matches!(plan.own.kind, Kind::Tick(_)) =>
+            {
                 let within = plan.try_within;
                 let message =
                     format!("{message}; -n gives it {within:?} at most, -w SECONDS longer");

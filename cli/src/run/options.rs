@@ -78,7 +78,7 @@ pub(crate) struct Options {
     /// Exit with flock's codes, such as 1 instead of 75 for busy, and in silence if the lock is busy
     #[arg(long)]
     flock_compat: bool,
-    /// No effect: processes that the command leaves behind never keep the lock
+    /// No effect: the lock is released although processes that the command left run on
     #[arg(short = 'o', long)]
     close: bool,
     #[command(flatten)]

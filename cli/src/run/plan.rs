@@ -197,7 +197,8 @@ impl Plan {
             None => (promise / 3).min(Duration::from_secs(5)),
         };
         let kill = (promise / 6).min(Duration::from_millis(250));
-        Ok(Margins { grace, kill, promise })
+        // SIGKILL comes so long before the end, and SIGTERM before it.
+        Ok(Margins { grace: grace.max(2 * kill), kill, promise })
     }
 }
 

@@ -263,7 +263,7 @@ fn resolve_links(path: &Path) -> io::Result<PathBuf> {
         let owner = fs::symlink_metadata(&path)?.uid();
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let about = fs::metadata(dir)?;
-        let is_open = about.mode() & 0o002 != 0 || !ours.contains(&about.uid());
+        let is_open = about.mode() & 0o022 != 0 || !ours.contains(&about.uid());
         if is_open && !ours.contains(&owner) {
             let link = path.display();
             return Err(io::Error::other(format!("{link} is a symbolic link of user {owner}")));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use fencelock::backend::{BootClock, Clock};
 use fencelock::{Guard, Liveness, Locks, LostReason, Moment};
 use fencelock_cli::signals::Signals;
+use rustix::io::Errno;
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -22,9 +23,6 @@ use super::terminal::Terminal;
 /// Why a lock ends at the limit that the user set.
 const HOLD_LIMIT: &str = "the limit set by --hold-at-most was reached";
 
-/// How long after the lock's end descendants of the command are still searched and killed. One that has
-/// not died of SIGKILL by then hangs in the kernel.
-const DEAD_WITHIN: Duration = Duration::from_secs(10);
 /// A SIGTERM that comes so soon after another one is the same.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
@@ -32,7 +30,8 @@ const SAME_SIGNAL: Duration = Duration::from_millis(500);
 /// and the lock's end.
 pub(super) const REPORT_WITHIN: Duration = Duration::from_millis(50);
 
-/// Runs the command while `guard` is held and returns how it ended. An error is the system's.
+/// Runs the command while `guard` is held and returns how it ended, and whether a user has asked for that. An error is
+/// the system's.
 pub(super) async fn supervise(
     plan: &Plan,
     margins: Margins,
@@ -41,7 +40,7 @@ pub(super) async fn supervise(
     signals: &mut Signals,
     inherited: &Inherited,
     status: &mut Status,
-) -> io::Result<Outcome> {
+) -> io::Result<(Outcome, bool)> {
     let terminal = Terminal::controlling();
     let clock = BootClock::start()?;
     let continued = Signals::of(&[Signal::CONT])?;
@@ -49,7 +48,7 @@ pub(super) async fn supervise(
     let hold_ends = plan.own.hold_at_most.map_or(Moment::NEVER, |limit| locks.now() + limit);
     let deadline = KillDeadline { plan, margins, locks, guard, clock, hold_ends };
     if let Some(why) = deadline.too_late().await {
-        return Ok(Outcome::lost(deadline.not_started(&why)));
+        return Ok((Outcome::lost(deadline.not_started(&why)), false));
     }
     let (start_by, kill_at) = (deadline.start_by(), deadline.kill_at());
     let keep_alive = guard.keep_alive();
@@ -71,13 +70,15 @@ pub(super) async fn supervise(
         stop_asked: false,
         end_asked: None,
         quit_asked: None,
+        not_wanted: None,
         terminated_at: None,
         reported: false,
     };
     let outcome = supervisor.until_the_end().await;
     status.not_ended(&supervisor.child.survivors());
+    let quit_asked = supervisor.quit_asked.is_some();
     supervisor.child.finish().await;
-    Ok(outcome)
+    Ok((outcome, quit_asked))
 }
 
 /// The stage of the command's life.
@@ -117,6 +118,8 @@ struct Supervisor<'a> {
     end_asked: Option<Asked>,
     /// A signal was passed on by which a user ends a program for good.
     quit_asked: Option<Signal>,
+    /// A signal that came before the command ran.
+    not_wanted: Option<Signal>,
     /// When the last SIGTERM came.
     terminated_at: Option<Instant>,
 }
@@ -157,7 +160,7 @@ impl Supervisor<'_> {
                         return outcome;
                     }
                 }
-                signal = self.signals.next(), if runs => self.pass_on(signal),
+                signal = self.signals.next() => self.pass_on(signal),
                 signal = self.messages.next(), if runs => self.child.message(signal),
                 _ = self.stop_keys.next(), if runs => {
                     self.stop_asked = true;
@@ -180,7 +183,8 @@ impl Supervisor<'_> {
                     if self.deadline.is_a_lease() {
                         // It may be slow to start, while the lock is renewed. Without a lease its order never changes:
                         // repeated, it would fill the channel of a stopped watchdog before the one to start nothing.
-                        if !runs && !self.reported && self.deadline.guard.is_held() {
+                        let may_start = !self.reported && self.not_wanted.is_none();
+                        if !runs && may_start && self.deadline.guard.is_held() {
                             self.child.start_before(self.deadline.start_by());
                         }
                         self.child.kill_at(self.deadline.kill_at());
@@ -198,11 +202,19 @@ impl Supervisor<'_> {
                 match self.stage {
                     // It has begun after the loss, by a watchdog that had read its orders before.
                     Stage::Runs if self.reported => self.kill().await,
-                    Stage::Runs => {}
+                    Stage::Runs => {
+                        if let Some(signal) = self.not_wanted {
+                            self.terminated_at = None;
+                            self.pass_on(signal);
+                        }
+                    }
                     Stage::Ends { .. } => self.child.ask_to_end(Signal::TERM, Reach::All),
                     Stage::Killed { .. } => self.kill().await,
                 }
                 None
+            }
+            Some(Report::TooLate) if self.not_wanted.is_some() => {
+                self.not_wanted.map(Outcome::Interrupted)
             }
             Some(Report::TooLate) => {
                 let message = self.deadline.not_started(&self.deadline.why().await);
@@ -210,9 +222,14 @@ impl Supervisor<'_> {
                 Some(Outcome::Lost { message, reported, quit_asked })
             }
             Some(Report::CannotExecute { errno }) => {
+                let cause = io::Error::from_raw_os_error(errno);
+                let lacking = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE];
+                if lacking.iter().any(|lacks| lacks.raw_os_error() == errno) {
+                    return Some(Outcome::System("cannot start the command", cause));
+                }
                 let command = self.deadline.plan.command.first().map(std::ffi::OsString::as_os_str);
                 let command = command.unwrap_or_default().to_string_lossy().into_owned();
-                Some(Outcome::CannotExecute(command, io::Error::from_raw_os_error(errno)))
+                Some(Outcome::CannotExecute(command, cause))
             }
             Some(Report::Stopped { signal }) => {
                 self.stopped(signal).await;
@@ -228,7 +245,13 @@ impl Supervisor<'_> {
             None => {
                 self.child.kill_all(Reach::All, || true).await;
                 self.release_terminal();
-                Some(Outcome::Unwatched)
+                let (reported, quit_asked) = (self.reported, self.quit_asked.is_some());
+                Some(match &self.stage {
+                    Stage::Killed { why, .. } => {
+                        Outcome::Lost { message: self.deadline.lost(why), reported, quit_asked }
+                    }
+                    _ => Outcome::Unwatched,
+                })
             }
         }
     }
@@ -242,6 +265,13 @@ impl Supervisor<'_> {
             return;
         }
         self.note_quit(signal);
+        if self.child.group().is_none() {
+            self.not_wanted = Some(signal);
+            self.child.start_before(Moment::from_nanos(0));
+            // To what is before its `exec`, for which a dead file system can make it wait.
+            self.child.ask_to_end(signal, Reach::All);
+            return self.deadline.plan.note("interrupted before the command has started");
+        }
         if signal != Signal::TERM {
             return self.child.ask_to_end(signal, Reach::Session);
         }
@@ -317,7 +347,7 @@ impl Supervisor<'_> {
         let was_stopped =
             tokio::time::timeout(Duration::from_millis(100), self.continued.next()).await.is_ok();
         // So is the signal that stopped our job, which is not for the command again.
-        self.stop_keys.discard_pending().await;
+        self.stop_keys.pending().await;
         if wants_terminal && !was_stopped {
             // No shell could ever give it the terminal. The kernel does this to such a job.
             self.child.signal(Signal::HUP);
@@ -360,6 +390,10 @@ impl Supervisor<'_> {
         };
         self.report_loss(&why, "the command gets SIGKILL");
         rounds.reached(self.child.signal_all(Signal::KILL, Reach::All));
+        if rounds.is_over() {
+            // It has nothing to report any more, or is stopped.
+            self.child.kill_watchdog();
+        }
         self.stage = Stage::Killed { why, rounds };
     }
 
@@ -383,10 +417,17 @@ impl Supervisor<'_> {
     /// The command has ended. Processes that it left in the background continue, as with flock, unless
     /// the lock ended first, or the command did not end by itself.
     async fn ended(&mut self, end: End) -> Outcome {
+        // Later ones came after its end, and say nothing of it.
+        while let Some(signal) = self.signals.pending().await {
+            self.note_quit(signal);
+        }
         let had_terminal = self.release_terminal();
         let goes_on = self.deadline.plan.own.on_lost == OnLost::Continue;
         let why = match std::mem::replace(&mut self.stage, Stage::Runs) {
-            Stage::Runs if self.deadline.guard.is_held() || goes_on && self.end_asked.is_some() => {
+            Stage::Runs
+                if self.deadline.guard.is_held()
+                    || goes_on && (self.end_asked.is_some() || matches!(end, End::Killed(_))) =>
+            {
                 match end {
                     _ if self.end_asked.is_some() => self.end_the_rest(Reach::All).await,
                     End::Killed(_) => self.end_the_rest(Reach::Session).await,
@@ -417,9 +458,7 @@ impl Supervisor<'_> {
         if !goes_on {
             // The lock's end has often passed. It must not end this: processes that the first reading
             // of `/proc` missed would continue for ever, and killed ones take a while to die.
-            let (locks, guard) = (self.deadline.locks, self.deadline.guard);
-            let until = guard.valid_until().max(locks.now() + DEAD_WITHIN);
-            self.child.kill_all(Reach::All, || locks.now() < until).await;
+            self.child.kill_all(Reach::All, || true).await;
         }
         Outcome::Lost {
             message: self.deadline.lost(&why),
@@ -450,11 +489,8 @@ impl Supervisor<'_> {
         self.ask_the_rest(reach);
         let kill_at = Instant::now() + margins.grace.saturating_sub(margins.kill);
         self.gone_until(kill_at, reach).await;
-        let (goes_on, locks) =
-            (self.deadline.plan.own.on_lost == OnLost::Continue, self.deadline.locks);
-        let until = locks.now() + DEAD_WITHIN;
-        let goes_on = || self.deadline.guard.is_held() || goes_on && locks.now() < until;
-        self.child.kill_all(reach, goes_on).await;
+        let goes_on = self.deadline.plan.own.on_lost == OnLost::Continue;
+        self.child.kill_all(reach, || goes_on || self.deadline.guard.is_held()).await;
     }
 
     /// Waits until nothing within `reach` runs, but no longer than until `kill_at`, the lock's end unless it does not

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencelock::backend::Moment;
 use rustix::io::Errno;
@@ -23,6 +23,10 @@ use super::tree::{ProcessTree, Reach, Refused, Rounds, Sent};
 use crate::run::WATCHDOG;
 use crate::run::reports::Reports;
 use crate::run::signals::Blocked;
+
+/// How long the command's processes are searched and killed. One that has not died of SIGKILL by then hangs in the
+/// kernel, and may do so for ever.
+const DEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// What the command inherits, besides the environment and the open files of this process.
 pub(crate) struct Inherited {
@@ -150,9 +154,25 @@ impl Child {
         self.signal_all(Signal::CONT, reach);
     }
 
-    /// Kills all processes within `reach` until none is left, while `go_on` returns `true`.
+    /// Kills all processes within `reach` until none is left, while `go_on` returns `true`. Reports those that have not
+    /// died within [`DEAD_WITHIN`].
     pub(crate) async fn kill_all(&mut self, reach: Reach, go_on: impl Fn() -> bool) {
+        let until = Instant::now() + DEAD_WITHIN;
+        let go_on = || Instant::now() < until && go_on();
         Rounds::until_none_is_left(|| self.signal_all(Signal::KILL, reach), go_on).await;
+        if Instant::now() < until {
+            return;
+        }
+        let left = self.processes.known.iter().map(|process| Refused {
+            pid: process.pid,
+            name: process.name.clone(),
+            why: Errno::BUSY,
+        });
+        self.report_refusals(Sent { refused: left.collect(), ..Sent::default() });
+    }
+
+    pub(crate) fn kill_watchdog(&self) {
+        let _ = kill_process(self.watchdog, Signal::KILL);
     }
 
     fn report_refusals(&mut self, sent: Sent) {
@@ -172,7 +192,7 @@ impl Child {
         }
     }
 
-    /// The processes that refused to be ended, and still run.
+    /// The processes that could not be ended, and still run.
     pub(crate) fn survivors(&self) -> Vec<Refused> {
         if self.refused.is_empty() {
             return Vec::new();
@@ -180,7 +200,7 @@ impl Child {
         let processes = Processes::read().ok();
         let refuses = |one: &&Refused| {
             let seen = processes.as_ref().and_then(|processes| processes.get(one.pid));
-            test_kill_process(one.pid) == Err(Errno::PERM) && seen.is_none_or(|it| it.lives)
+            test_kill_process(one.pid) != Err(Errno::SRCH) && seen.is_none_or(|it| it.lives)
         };
         self.refused.iter().filter(refuses).cloned().collect()
     }

@@ -40,7 +40,7 @@ pub(crate) struct ProcessTree {
     strangers: Vec<Pid>,
     /// The processes that got the last signal. Reading `/proc` takes a while on a busy machine, and
     /// time is short when a lock ends: these are killed first.
-    known: Vec<Process>,
+    pub(crate) known: Vec<Process>,
 }
 
 /// The result of sending a signal.
@@ -93,7 +93,7 @@ impl Rounds {
     }
 
     /// Whether nothing is left that can be killed: three rounds in a row found nothing.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.empty >= 3
     }
 

@@ -161,11 +161,11 @@ fn reads(process: Pid) -> u64 {
 /// A daemon that prints `up`, and at its end a line from a pipe.
 const DAEMON: &str = "(setsid sh -c 'echo up; read x < pipe; echo $x' &)";
 
-fn job_with_daemon(here: &Scratch, rest: &str) -> Job {
+fn job_with_daemon(here: &Scratch, options: &[&str], rest: &str) -> Job {
     let made = Command::new("mkfifo").arg(here.path("pipe")).status().expect("mkfifo runs");
     assert!(made.success());
     let script = format!("{DAEMON}; read go; {rest}");
-    let mut job = here.bash(&[], &script);
+    let mut job = here.bash(options, &script);
     assert_eq!(job.line(), "up");
     job.write("go\n");
     job
@@ -180,7 +180,7 @@ fn daemon_lives(here: &Scratch, job: &Job) {
 #[test]
 fn a_daemon_outlives_a_command_that_ends_by_itself() {
     let here = Scratch::new();
-    let mut job = job_with_daemon(&here, "read x; exit 3");
+    let mut job = job_with_daemon(&here, &[], "read x; exit 3");
     job.hang_up();
     assert_eq!(job.code(), 3);
     daemon_lives(&here, &job);
@@ -188,14 +188,20 @@ fn a_daemon_outlives_a_command_that_ends_by_itself() {
 
 #[test]
 fn a_keyboard_interrupt_ends_what_left_the_group_but_no_daemon() {
-    let here = Scratch::new();
     // What a script starts in the background ignores SIGINT.
     let script = "timeout 1000 sh -c 'echo deaf; sleep 1000; :' & wait; echo continued";
-    let mut job = job_with_daemon(&here, script);
-    assert_eq!(job.line(), "deaf");
-    job.send(Signal::INT);
-    assert_eq!(job.code(), 130);
-    daemon_lives(&here, &job);
+    for (is_lost, code) in [(false, 130), (true, 79)] {
+        let here = Scratch::new();
+        let mut job = job_with_daemon(&here, &["--on-lost", "continue"], script);
+        assert_eq!(job.line(), "deaf");
+        if is_lost {
+            here.take_away("job");
+            assert!(job.complaint().contains("the command continues"));
+        }
+        job.send(Signal::INT);
+        assert_eq!(job.code(), code);
+        daemon_lives(&here, &job);
+    }
 }
 
 /// The command is dead at once, and the processes that one reading of `/proc` shows soon after. Those

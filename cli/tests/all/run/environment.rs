@@ -103,11 +103,10 @@ fn a_status_file_that_cannot_be_written_is_refused_before_the_command_runs() {
     // Of another user, where all may make links.
     let (open, link) = (here.path("open"), here.path("open/link"));
     std::fs::create_dir(&open).unwrap();
-    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o1777)).unwrap();
     std::os::unix::fs::symlink(here.path("precious"), &link).unwrap();
     std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
     std::os::unix::fs::symlink("open/link", here.path("ours")).unwrap();
-    for (file, says) in [
+    let refusals = [
         (
             "open/link",
             "open/link: the file cannot be written: open/link is a symbolic link of user 65534",
@@ -116,7 +115,11 @@ fn a_status_file_that_cannot_be_written_is_refused_before_the_command_runs() {
         ("no/such/file", "--status-json no/such/file: the file cannot be written: "),
         ("directory", "--status-json directory: the file cannot be written: "),
         ("-", "name a file, or /dev/stderr"),
-    ] {
+    ];
+    for (mode, (file, says)) in
+        [0o1777, 0o775].into_iter().flat_map(|mode| refusals.map(|it| (mode, it)))
+    {
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(mode)).unwrap();
         let said = here.fails(64, &["--status-json", file, "job", "--", "touch", "ran"]);
         assert!(said.contains(says), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");

@@ -144,6 +144,11 @@ fn interrupt_the_least_time_to_hold() {
     assert_eq!(here.code(&["-n", "job", "--", "true"]), 75, "still held");
     job.send(Signal::TERM);
     assert_eq!(job.code(), 143);
+    let script = "trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done";
+    let mut job = here.start(&["--hold-at-least", "1h", "job", "--", "bash", "-c", script]);
+    assert_eq!(job.line(), "up");
+    job.send(Signal::TERM);
+    assert_eq!(job.code(), 3);
     assert_eq!(here.code(&["-n", "job", "--", "true"]), 0);
 }
 

@@ -31,6 +31,16 @@ fn ctrl_c_ends_the_command_and_the_script_that_called() {
         shell.exited(130);
         shell.asked("fencelock run -n job -- echo fr''ee", "free");
     }
+    // The signal is for the whole job, this program among them, and says nothing of what has ended.
+    let tick = "fencelock once --per 1000d --failed-is-done --skipped 75 tick --";
+    shell.line(&format!("{tick} sh -c 'echo u''p; exec sleep 1000'"));
+    shell.expect("up\r\n");
+    shell.keys("\x03");
+    shell.expect("READY> ");
+    shell.exited(130);
+    shell.line(&format!("{tick} true"));
+    shell.expect("READY> ");
+    shell.exited(75);
     std::fs::write(
         here.path("script"),
         "fencelock run job -- sh -c 'echo up; exec sleep 1000'\necho not reached\n",

@@ -231,6 +231,28 @@ fn a_command_is_not_started_by_a_watchdog_that_slept_while_the_lock_was_lost() {
     }
 }
 
+/// Whose watchdog or whose file system makes it wait.
+#[test]
+fn a_command_is_not_started_after_a_sigterm() {
+    let here = Scratch::new();
+    let (mut job, watchdog) = with_a_watchdog_asleep(&here, &[]);
+    job.send(Signal::TERM);
+    assert!(job.complaint().contains("interrupted before the command has started"));
+    rustix::process::kill_process(watchdog, Signal::CONT).unwrap();
+    assert_eq!(job.code(), 143);
+    assert!(!here.path("late").exists());
+}
+
+#[test]
+fn a_stopped_watchdog_does_not_keep_the_wrapper_after_a_loss() {
+    let here = Scratch::new();
+    let mut job = here.start(&["job", "--", "sh", "-c", "echo up; exec sleep 1000"]);
+    assert_eq!(job.line(), "up");
+    rustix::process::kill_process(children(job.pid())[0], Signal::STOP).unwrap();
+    here.take_away("job");
+    assert_eq!(job.code(), 79);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_started_by_a_watchdog_that_slept_while_the_lock_was_renewed() {
     let (here, server) = (Scratch::new(), redis().await);
