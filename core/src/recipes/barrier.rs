@@ -1,6 +1,5 @@
 //! A cyclic barrier: its parties pass together, when all have arrived, round after round.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -251,7 +250,7 @@ impl Barrier {
         let owed = timeout(limit, self.owe_withdrawal(progress.clone())).await;
         let owed =
             owed.unwrap_or_else(|_| Err(self.handle.explain(unanswered(limit), Operation::Wait)))?;
-        let mut staying = pin!(self.arrive_and_stay(&progress));
+        let mut staying = Box::pin(self.arrive_and_stay(&progress));
         let left = limit.saturating_sub(started.elapsed());
         let passed = match timeout(left, staying.as_mut()).await {
             // Withdrawn before its limit, since the client is closed.
