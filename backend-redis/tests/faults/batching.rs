@@ -27,8 +27,7 @@ async fn acquire_all(locks: &Locks) -> Vec<Result<Guard>> {
 
 #[tokio::test]
 async fn concurrent_attempts_share_calls() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=60s").await;
+    let (server, locks) = started("ttl=60s").await;
     // Loads the text of the batch script, so that only batches are counted.
     acquire_all(&locks).await.into_iter().for_each(|guard| drop(guard.unwrap()));
     drained(&server).await;
@@ -51,8 +50,7 @@ async fn concurrent_attempts_share_calls() {
 /// Fault 24: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_does_not_disturb_concurrent_attempts() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=60s").await;
+    let (server, locks) = started("ttl=60s").await;
     for _ in 0..5 {
         redis_command(&server, &["SCRIPT", "FLUSH"]).await;
         for guard in acquire_all(&locks).await {
@@ -105,8 +103,7 @@ async fn no_attempt_is_sent_behind_its_release_at_the_end() {
 /// Fault 19: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_is_reported_in_time_to_concurrent_attempts() {
-    let server = TestRedis::start().await.unwrap();
-    let patient = direct(&server, "ttl=60s&unreachable_after=60s").await;
+    let (server, patient) = started("ttl=60s&unreachable_after=60s").await;
     let hasty = direct(&server, "ttl=60s&unreachable_after=3s").await;
     server.freeze().await.unwrap();
     let waiting: Vec<_> =

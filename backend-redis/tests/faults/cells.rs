@@ -53,8 +53,7 @@ async fn a_watch_is_notified_of_every_kind_of_change_at_once() {
     sees(&mut watch, None).await;
     // A waiter of the same client watches a key of another program meanwhile.
     redis_command(&server, &["SET", "lock:x", "foreign"]).await;
-    let waiter = spawn_waiter(&other, "x");
-    until_queued(&other, "x", 1).await;
+    let waiter = queued(&other, "x", 1).await;
     for round in 0..3u8 {
         put(&cell, &[round]).await;
         is_told(&mut watch, Some(&[round])).await;
@@ -87,8 +86,7 @@ async fn a_watch_is_notified_of_every_kind_of_change_at_once() {
 /// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cell_of_another_program_is_an_error_and_stays_as_it_is() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "").await;
+    let (server, locks) = started("").await;
     let key = "{lock:x}:c";
     let large = "x".repeat(Content::MAX_BYTES + Stamp::BYTES + 1);
     let foreign: [&[&str]; 8] = [
@@ -133,8 +131,7 @@ async fn a_cell_of_another_program_is_an_error_and_stays_as_it_is() {
 /// Fault 37: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_writes_of_cells_and_keeps_what_is_there() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "unreachable_after=1s").await;
+    let (server, locks) = started("unreachable_after=1s").await;
     let cell = locks.cell("value");
     put(&cell, b"before").await;
     set(&server, "maxmemory", "1").await;
@@ -155,8 +152,7 @@ async fn a_full_server_refuses_writes_of_cells_and_keeps_what_is_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cell_is_kept_for_as_long_as_was_said() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "").await;
+    let (server, locks) = started("").await;
     let ttl = async |name: &str| -> i64 {
         redis_command(&server, &["PTTL", &format!("{{lock:{name}}}:c")]).await.parse().unwrap()
     };
@@ -180,8 +176,7 @@ async fn a_cell_is_kept_for_as_long_as_was_said() {
 #[tokio::test]
 async fn concurrent_swaps_share_calls() {
     const CELLS: u64 = 300;
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "").await;
+    let (server, locks) = started("").await;
     let (content, keep) = (&content(7), Keep::For(Duration::from_secs(600)));
     let swap_all = async |from, to| {
         let swapping = (0..CELLS).map(|n| locks.swap_cell(format!("cell-{n}"), from, to, keep));

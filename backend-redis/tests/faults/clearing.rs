@@ -32,9 +32,7 @@ async fn a_run_is_cleared_from_among_many_other_keys_and_other_runs() {
     let locks = use_names(&testbed, &own).await;
     use_names(&testbed, &other).await.close().await.unwrap();
     // The keys that a killed client leaves.
-    let _held = acquire(&locks, "held").await;
-    let waiter = spawn_waiter(&locks, "held");
-    until_queued(&locks, "held", 1).await;
+    let (_held, waiter) = contested(&locks, &locks, "held").await;
     locks.counter("number").add(1).await.unwrap();
     // A lock, its queue and its token, and a cell.
     assert_eq!(size(&testbed).await, OTHERS + 2 * NAMES + 4);

@@ -70,11 +70,8 @@ async fn a_moving_slot_serves_locks_in_one_place_and_the_others_later() {
     let servers = TestCluster::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=6s").await, client(&servers, "ttl=6s").await);
     let to = elsewhere(&servers, slot("lock")).await;
-    let held = acquire(&one, "lock").await;
-    let first = spawn_waiter(&other, "lock");
-    until_queued(&one, "lock", 1).await;
-    let second = spawn_waiter(&one, "lock");
-    until_queued(&one, "lock", 2).await;
+    let (held, first) = contested(&one, &other, "lock").await;
+    let second = queued(&one, "lock", 2).await;
     let migration = servers.begin_migration(slot("lock"), to).await.unwrap();
     // All keys on the old node.
     assert!(is_busy(&other, "lock").await);
@@ -127,9 +124,7 @@ async fn a_held_lock_is_renewed_while_its_slot_is_moving() {
 async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     let servers = TestCluster::start().await.unwrap();
     let (one, other) = (client(&servers, "ttl=30s").await, client(&servers, "ttl=30s").await);
-    let held = acquire(&one, "lock").await;
-    let waiter = spawn_waiter(&other, "lock");
-    until_queued(&one, "lock", 1).await;
+    let (held, waiter) = contested(&one, &other, "lock").await;
     servers.replicas_caught_up().await.unwrap();
     servers.failover(slot("lock")).await.unwrap();
     assert!(is_busy(&other, "lock").await);
@@ -213,9 +208,7 @@ async fn a_frozen_master_delays_no_lock_of_the_others() {
     // Twice a lease, while all other work continues.
     while one.now().duration_since(since) < ms(4000) {
         for name in &wanted {
-            let blocker = acquire(&one, name).await;
-            let waiter = spawn_waiter(&other, name);
-            until_queued(&one, name, 1).await;
+            let (blocker, waiter) = contested(&one, &other, name).await;
             release(blocker).await;
             release(until_granted(waiter).await).await;
         }

@@ -33,9 +33,7 @@ async fn a_connection_out_of_step_is_replaced() {
     let (near, far) = (testbed.direct("ttl=30s").await, testbed.through_proxy("ttl=3s").await);
     let kept = acquire(&far, "kept").await;
     for torn in [&b">3\r\n$7\r\nmessage\r\n"[..], b"*2\r\n"] {
-        let blocker = acquire(&near, "wanted").await;
-        let waiter = spawn_waiter(&far, "wanted");
-        until_queued(&near, "wanted", 1).await;
+        let (blocker, waiter) = contested(&near, &far, "wanted").await;
         assert!(testbed.proxy.inject(torn) > 0);
         release(blocker).await;
         let guard = until_granted(waiter).await;

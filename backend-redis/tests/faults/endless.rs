@@ -44,8 +44,7 @@ async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
         &["ZADD", L, "-1", "=p", far, &permit, "1700000000000000", &owner],
         &["ZADD", L, "-2", "=p", far, &permit],
     ];
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=60s").await;
+    let (server, locks) = started("ttl=60s").await;
     let mut waiters = Vec::new();
     for (n, put) in puts.into_iter().enumerate() {
         let (name, key) = (format!("{NAME}-{n}"), format!("{L}-{n}"));
@@ -72,8 +71,7 @@ async fn no_value_at_a_locks_key_makes_its_first_waiter_poll_in_a_hot_loop() {
 /// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_ours_without_an_expiry_is_given_one() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=60s").await;
+    let (server, locks) = started("ttl=60s").await;
     let (own, marked) = (identity("x", 1500), format!("{}\n", identity("x", 1500)));
     let without_sense = [identity("x", 0), identity("x", u32::MAX)];
     let owner = format!("#{OWNER}");
@@ -99,8 +97,7 @@ async fn a_lock_of_ours_without_an_expiry_is_given_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_key_lost_its_expiry_keeps_the_lock() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=2s").await;
+    let (server, locks) = started("ttl=2s").await;
     held_without_an_expiry(&locks, std::slice::from_ref(&server), ms(2000)).await;
     drained(&server).await;
 }

@@ -51,9 +51,7 @@ async fn clients_killed(master: &TestRedis, one: &Locks, other: &Locks) {
 
 /// Row 22.
 async fn writes_paused(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = acquire(one, "lock").await;
-    let waiter = spawn_waiter(other, "lock");
-    until_queued(one, "lock", 1).await;
+    let (guard, waiter) = contested(one, other, "lock").await;
     redis_command(master, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let fresh = spawn_waiter(one, "lock");
     let releasing = tokio::spawn(guard.release());
@@ -65,9 +63,7 @@ async fn writes_paused(master: &TestRedis, one: &Locks, other: &Locks) {
 
 /// Row 21.
 async fn busy(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = acquire(one, "lock").await;
-    let waiter = spawn_waiter(other, "lock");
-    until_queued(one, "lock", 1).await;
+    let (guard, waiter) = contested(one, other, "lock").await;
     set(master, "busy-reply-threshold", "20").await;
     let endless = master.command(&["EVAL", "while true do end", "0"]);
     let mut fresh = None;
@@ -90,9 +86,7 @@ async fn busy(master: &TestRedis, one: &Locks, other: &Locks) {
 
 /// Row 37.
 async fn full(master: &TestRedis, one: &Locks, other: &Locks) {
-    let guard = acquire(one, "lock").await;
-    let waiter = spawn_waiter(other, "lock");
-    until_queued(one, "lock", 1).await;
+    let (guard, waiter) = contested(one, other, "lock").await;
     set(master, "maxmemory", "1").await;
     refused_with(one, "lock", "maxmemory").await;
     release(guard).await;
@@ -102,9 +96,7 @@ async fn full(master: &TestRedis, one: &Locks, other: &Locks) {
 
 /// Row 28: the server refuses the release, too.
 async fn without_replicas(master: &TestRedis, hasty: &Locks, other: &Locks) {
-    let guard = acquire(hasty, "lock").await;
-    let waiter = spawn_waiter(other, "lock");
-    until_queued(hasty, "lock", 1).await;
+    let (guard, waiter) = contested(hasty, other, "lock").await;
     set(master, "min-replicas-to-write", "9").await;
     refused_with(hasty, "lock", "min-replicas-to-write").await;
     let error = soon("a release ends", guard.release()).await.expect_err("refused");

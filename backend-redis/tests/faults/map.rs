@@ -62,9 +62,7 @@ async fn a_cluster_of_one_node_is_used() {
     let server = RedisOptions::new().lone_cluster().await.unwrap();
     let url = server.url().replace("redis:", "redis-cluster:");
     let (one, other) = (connect(&url).await, connect(&url).await);
-    let held = acquire(&one, "lock").await;
-    let waiter = spawn_waiter(&other, "lock");
-    until_queued(&one, "lock", 1).await;
+    let (held, waiter) = contested(&one, &other, "lock").await;
     release(held).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;

@@ -10,11 +10,8 @@ use crate::support::*;
 /// Fault 27: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=20s").await;
-    let kept = acquire(&locks, "kept").await;
-    let waiter = spawn_waiter(&locks, "kept");
-    until_queued(&locks, "kept", 1).await;
+    let (server, locks) = started("ttl=20s").await;
+    let (kept, waiter) = contested(&locks, &locks, "kept").await;
     // A replica of a master that does not exist, so that it keeps its data.
     redis_command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     refused_with(&locks, "fresh", "a replica").await;
@@ -32,16 +29,14 @@ async fn a_master_that_was_read_only_for_a_moment_loses_nothing() {
 /// Fault 37: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_claims_and_nothing_else() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=2s").await;
+    let (server, locks) = started("ttl=2s").await;
     let held = acquire(&locks, "lock").await;
     let readers = [locks.rw_lock("doc").read(), locks.rw_lock("doc").read()];
     let reader = readers[0].acquire().await.unwrap();
     let writer = locks.rw_lock("doc").write();
     let writer = tokio::spawn(async move { writer.acquire().await });
     until_queued(&locks, "doc", 1).await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
+    let waiter = queued(&locks, "lock", 1).await;
     set(&server, "maxmemory", "1").await;
     refused_with(&locks, "fresh", "maxmemory").await;
     until_renewed(&locks, &held, ms(2000)).await;
@@ -143,9 +138,7 @@ async fn a_password_that_is_being_changed_is_waited_for() {
     let server = RedisOptions::new().password("correct").start().await.unwrap();
     let patient = connect(&format!("{}?ttl=60s", server.url())).await;
     let hasty = connect(&format!("{}?ttl=60s&unreachable_after=1s", server.url())).await;
-    let held = acquire(&patient, "held").await;
-    let waiter = spawn_waiter(&patient, "held");
-    until_queued(&patient, "held", 1).await;
+    let (held, waiter) = contested(&patient, &patient, "held").await;
     set(&server, "requirepass", "changed").await;
     let mut operator = Operator::of(&server).await;
     operator.says("AUTH changed").await;
@@ -186,9 +179,7 @@ async fn a_release_without_permission_to_read_is_refused() {
     let users =
         async |rule: &str| drop(redis_command(&server, &["ACL", "SETUSER", "limited", rule]).await);
     for (denied, allowed) in [("-get", "+get"), ("-type", "+type")] {
-        let exclusive = acquire(&locks, "exclusive").await;
-        let waiter = spawn_waiter(&locks, "exclusive");
-        until_queued(&locks, "exclusive", 1).await;
+        let (exclusive, waiter) = contested(&locks, &locks, "exclusive").await;
         let reader = soon("granted", locks.rw_lock("group").read().acquire()).await.unwrap();
         users(denied).await;
         // A group needs no GET, and an exclusive lock no TYPE.

@@ -35,8 +35,7 @@ async fn a_grant_is_at_the_replica_when_it_is_returned() {
         for key in [format!("lock:{name}"), format!("lock:doc-{round}")] {
             assert_eq!(redis_command(&replica, &["EXISTS", &key]).await, "1");
         }
-        let waiter = spawn_waiter(&locks, &name);
-        until_queued(&locks, &name, 1).await;
+        let waiter = queued(&locks, &name, 1).await;
         release(guard).await;
         release(until_granted(waiter).await).await;
         release(reader).await;

@@ -70,9 +70,7 @@ async fn a_lock_lost_in_a_failover_is_reported_and_its_writes_are_rejected() {
 async fn a_frozen_master_is_replaced_by_the_next_one() {
     let servers = TestSentinel::start().await.unwrap();
     let locks = client(&servers, "ttl=30s").await;
-    let held = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
+    let (held, waiter) = contested(&locks, &locks, "lock").await;
     servers.replicas_caught_up().await.unwrap();
     let before = servers.master().await.unwrap();
     before.freeze().await.unwrap();

@@ -61,8 +61,7 @@ async fn with_an_append_only_file_holders_and_waiters_survive_a_restart() {
 /// Fault 19: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwards() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=1s").await;
+    let (server, locks) = started("ttl=1s").await;
     scenes::frozen(&server, &locks).await;
     drained(&server).await;
 }
@@ -70,9 +69,7 @@ async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwar
 /// The test for `server`, to which `url` connects, possibly as a master of several.
 pub(crate) async fn loading(server: &TestRedis, url: &str) {
     let locks = connect(url).await;
-    let kept = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
+    let (kept, waiter) = contested(&locks, &locks, "lock").await;
     let meanwhile = Box::pin(async {
         let fresh = spawn_waiter(&locks, "lock");
         let newcomer = connect(url).await;

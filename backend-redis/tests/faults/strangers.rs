@@ -12,8 +12,7 @@ use crate::support::*;
 /// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "").await;
+    let (server, locks) = started("").await;
     let (lock, queue) = ("lock:x", "{lock:x}:q");
     let foreign: [(&str, &[&str]); 9] = [
         (lock, &["RPUSH", lock, "a"]),
@@ -70,8 +69,7 @@ async fn keys_of_other_programs_are_an_error_and_stay_as_they_are() {
 /// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "").await;
+    let (server, locks) = started("").await;
     redis_command(&server, &["SET", "lock:x", "deadbeef", "NX", "PX", "60000"]).await;
     let waiters = [spawn_waiter(&locks, "x"), spawn_waiter(&locks, "x")];
     until_queued(&locks, "x", 2).await;
@@ -100,8 +98,7 @@ async fn a_lock_of_another_library_is_waited_for_and_left_alone() {
 /// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_token_is_reported_to_every_claim() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "").await;
+    let (server, locks) = started("").await;
     let token = "{lock:x}:f";
     let put: [&[&str]; 3] = [
         &["SET", token, "not a number"],
@@ -117,9 +114,7 @@ async fn a_foreign_token_is_reported_to_every_claim() {
             }
         }
         redis_command(&server, &["DEL", token]).await;
-        let held = acquire(&locks, "x").await;
-        let waiter = spawn_waiter(&locks, "x");
-        until_queued(&locks, "x", 1).await;
+        let (held, waiter) = contested(&locks, &locks, "x").await;
         redis_command(&server, &["DEL", token]).await;
         redis_command(&server, put).await;
         // The release succeeds, even if the hand-off fails.
@@ -135,11 +130,8 @@ async fn a_foreign_token_is_reported_to_every_claim() {
 /// Fault 43: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "").await;
-    let held = acquire(&locks, "x").await;
-    let waiter = spawn_waiter(&locks, "x");
-    until_queued(&locks, "x", 1).await;
+    let (server, locks) = started("").await;
+    let (held, waiter) = contested(&locks, &locks, "x").await;
     redis_command(&server, &["DEL", "lock:x"]).await;
     redis_command(&server, &["RPUSH", "lock:x", "a"]).await;
     let error = soon("the waiter fails", waiter).await.unwrap();
@@ -152,14 +144,11 @@ async fn a_waiter_fails_at_once_when_its_lock_becomes_foreign() {
 /// Fault 41: redis
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_fails_at_once_when_it_loses_its_permission() {
-    let server = TestRedis::start().await.unwrap();
-    let owner = direct(&server, "").await;
+    let (server, owner) = started("").await;
     let rules = ["on", ">pw", "~*", "&*", "+@all"];
     redis_command(&server, &[&["ACL", "SETUSER", "guest"], &rules[..]].concat()).await;
     let guest = connect(&format!("redis://guest:pw@{}", server.addr())).await;
-    let held = acquire(&owner, "x").await;
-    let waiter = spawn_waiter(&guest, "x");
-    until_queued(&owner, "x", 1).await;
+    let (held, waiter) = contested(&owner, &guest, "x").await;
     redis_command(&server, &["ACL", "SETUSER", "guest", "-evalsha"]).await;
     let error = soon("the waiter fails", waiter).await.unwrap();
     assert_kind(&error.expect_err("refused"), ErrorKind::Refused);
@@ -176,8 +165,7 @@ async fn what_another_program_wrote_is_shown_and_evicted() {
 /// Row 12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_are_over_do_not_keep_others_of_their_client_out() {
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=60s").await;
+    let (server, locks) = started("ttl=60s").await;
     waiters_that_are_over(&locks, std::slice::from_ref(&server)).await;
     drained(&server).await;
 }

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use fencelock_conformance::ProtectedRegister;
+use fencelock_conformance::waiting::Waiter;
 use fencelock_core::{Error, ErrorKind, Guard, Locks, Result, url};
 use fencelock_redis::SCHEME;
 pub(crate) use fencelock_testkit::helpers::*;
@@ -63,6 +64,27 @@ pub(crate) async fn set(server: &TestRedis, name: &str, value: &str) {
 
 pub(crate) async fn direct(server: &TestRedis, params: &str) -> Locks {
     connect(&format!("redis://{}/0?{params}", server.addr())).await
+}
+
+/// A server of the test's own, and a client of it.
+pub(crate) async fn started(params: &str) -> (TestRedis, Locks) {
+    let server = TestRedis::start().await.expect("a redis-server starts");
+    let locks = direct(&server, params).await;
+    (server, locks)
+}
+
+/// A waiter in the queue, as the last of `count`.
+pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) -> Waiter {
+    let waiter = spawn_waiter(locks, name);
+    until_queued(locks, name, count).await;
+    waiter
+}
+
+/// A lock that `one` holds, and a waiter of `other` in its queue.
+pub(crate) async fn contested(one: &Locks, other: &Locks, name: &str) -> (Guard, Waiter) {
+    let (held, waiter) = (acquire(one, name).await, spawn_waiter(other, name));
+    until_queued(one, name, 1).await;
+    (held, waiter)
 }
 
 /// How often the server executed this command.

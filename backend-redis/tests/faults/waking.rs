@@ -1,7 +1,6 @@
 //! Late wake-ups, and the cost of a wake-up.
 
 use fencelock_testkit::proxy::Direction;
-use fencelock_testkit::servers::TestRedis;
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -13,11 +12,8 @@ use crate::support::*;
 async fn a_grant_that_arrives_too_late_is_discarded() {
     let testbed = Testbed::start().await;
     let (near, far) = (testbed.direct("ttl=60s").await, testbed.through_proxy("ttl=60s").await);
-    let blocker = acquire(&near, "lock").await;
-    let late = spawn_waiter(&far, "lock");
-    until_queued(&near, "lock", 1).await;
-    let next = spawn_waiter(&near, "lock");
-    until_queued(&near, "lock", 2).await;
+    let (blocker, late) = contested(&near, &far, "lock").await;
+    let next = queued(&near, "lock", 2).await;
     testbed.proxy.stall(Direction::ToClient);
     release(blocker).await;
     // Within `PATIENCE`, although the lease of the skipped waiter is a minute.
@@ -39,8 +35,7 @@ async fn a_grant_that_arrives_too_late_is_discarded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_costs_the_server_the_same_however_many_wait() {
     const CLAIMS: usize = 300;
-    let server = TestRedis::start().await.unwrap();
-    let locks = direct(&server, "ttl=60s").await;
+    let (server, locks) = started("ttl=60s").await;
     let blocker = acquire(&locks, "lock").await;
     let waiters = (0..CLAIMS).map(|_| spawn_waiter(&locks, "lock")).collect::<Vec<_>>();
     until_queued(&locks, "lock", CLAIMS).await;

@@ -3,7 +3,7 @@
 use fencelock_core::Locks;
 use fencelock_testkit::servers::TestRedis;
 
-use crate::support::{calls, direct, redis_command, until};
+use crate::support::{calls, redis_command, started, until};
 
 pub(crate) struct Testbed {
     pub(crate) server: TestRedis,
@@ -12,8 +12,7 @@ pub(crate) struct Testbed {
 
 impl Testbed {
     pub(crate) async fn start() -> Testbed {
-        let server = TestRedis::start().await.unwrap();
-        let locks = direct(&server, "").await;
+        let (server, locks) = started("").await;
         Testbed { server, locks }
     }
 

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::security::document::{more_for, rules};
 use crate::security::support::{connect, use_all, use_cells, use_once, words};
+use crate::support::{contested, queued};
 
 const LOGIN: &str = "jobs:correct-horse";
 /// A topic of the document's list.
@@ -71,8 +72,7 @@ async fn the_rules_for_notifications_are_optional() {
         allow(&server, &[rules(), more].concat()).await;
         let locks = connect(&url(&server, "")).await.unwrap();
         server.command(&["SET", "lock:a", "other"]).await.unwrap();
-        let waiting = spawn_waiter(&locks, "a");
-        until_queued(&locks, "a", 1).await;
+        let waiting = queued(&locks, "a", 1).await;
         let clients = server.command(&["INFO", "clients"]).await.unwrap();
         assert!(clients.contains(heard), "{heard}: {clients}");
         server.command(&["DEL", "lock:a"]).await.unwrap();
@@ -124,9 +124,7 @@ async fn the_rules_for_a_cluster_suffice_and_each_is_needed() {
 
     // While a slot moves, locks can be used whose keys have all moved: held, and waited for.
     let locks = connect(&url).await.unwrap();
-    let guard = acquire(&locks, "once").await;
-    let waiting = spawn_waiter(&locks, "once");
-    until_queued(&locks, "once", 1).await;
+    let (guard, waiting) = contested(&locks, &locks, "once").await;
     let slot = TestCluster::slot_of("lock:once");
     let from = cluster.master_of(slot).await.unwrap();
     let to = cluster.nodes()[..3].iter().find(|node| node.port() != from.port()).unwrap();
@@ -189,9 +187,7 @@ async fn a_user_of_other_keys_changes_nothing() {
     let server = TestRedis::start().await.unwrap();
     allow(&server, &["~other:*", "&other:*", "+@all", "-@dangerous", "-@admin"]).await;
     let locks = connect(&server.url()).await.unwrap();
-    let held = acquire(&locks, "a").await;
-    let waiter = spawn_waiter(&locks, "a");
-    until_queued(&locks, "a", 1).await;
+    let (held, waiter) = contested(&locks, &locks, "a").await;
     let mut stranger = BufReader::new(TcpStream::connect(server.addr()).await.unwrap());
     for command in [
         "DEL lock:a",
@@ -244,8 +240,7 @@ async fn the_lock_of_a_holder_that_cannot_be_told_is_not_taken() {
 }
 
 async fn cannot_be_told(server: &TestRedis, operator: &Locks, held: Guard, locks: &Locks) {
-    let waiter = spawn_waiter(locks, "a");
-    until_queued(locks, "a", 1).await;
+    let waiter = queued(locks, "a", 1).await;
     let holder = locks.inspect("a").await.unwrap().holders.remove(0).id;
     let commands = ["publish", "del", "zrem", "zrange", "zincrby"];
     let commands = commands.map(|it| [format!("-{it}"), format!("+{it}")]);
