@@ -248,9 +248,7 @@ async fn of_several_hosts_the_primary_is_found_again_after_a_switch() {
         .map(|a| a.to_string());
     let url = pair.primary.url_through(&hosts.join(","));
     let locks = connect(&format!("{url}?ttl=30s&connect_timeout=300ms")).await;
-    let kept = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
+    let (kept, waiter) = contested(&locks, &locks, "lock").await;
     // In order: the standby has all writes of a primary that is stopped.
     pair.primary.stop().await.unwrap();
     pair.standby.promote().await.unwrap();
@@ -279,9 +277,7 @@ async fn of_several_hosts_the_primary_is_found_again_after_a_switch() {
 async fn a_primary_that_was_read_only_for_a_moment_loses_nothing() {
     let server = own_server().await;
     let locks = direct(&server, "ttl=20s").await;
-    let kept = acquire(&locks, "kept").await;
-    let waiter = spawn_waiter(&locks, "kept");
-    until_queued(&locks, "kept", 1).await;
+    let (kept, waiter) = contested(&locks, &locks, "kept").await;
     let read_only = async |on_off: &str| {
         let set = format!("ALTER SYSTEM SET default_transaction_read_only = {on_off}");
         sql(&server, &set).await;

@@ -97,9 +97,7 @@ async fn sessions_that_keep_the_statements_of_other_programs_work() {
         program.batch_execute(take_names).await.unwrap();
     }
     let locks = connect_once(&pooler.url()).await.unwrap();
-    let held = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
+    let (held, waiter) = contested(&locks, &locks, "lock").await;
     release(held).await;
     release(until_granted(waiter).await).await;
     drained(&server).await;
@@ -118,9 +116,7 @@ async fn no_session_of_a_pool_listens_to_the_channel_of_a_client() {
         program.batch_execute("COMMIT").await.unwrap();
     }
     let locks = through(&pooler, "ttl=30s").await;
-    let held = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
+    let (held, waiter) = contested(&locks, &locks, "lock").await;
     let channel = sql(&server, "SELECT proc FROM fencelock.claims").await;
     assert!(channel.starts_with("fl_"), "{channel}");
     for program in in_transactions(&pooler, 3).await {

@@ -81,9 +81,7 @@ async fn a_password_that_is_being_changed_is_waited_for() {
     let server = own_server().await;
     let patient = direct(&server, "ttl=60s").await;
     let hasty = direct(&server, "ttl=60s&unreachable_after=1s").await;
-    let held = acquire(&patient, "held").await;
-    let waiter = spawn_waiter(&patient, "held");
-    until_queued(&patient, "held", 1).await;
+    let (held, waiter) = contested(&patient, &patient, "held").await;
     sql(&server, "ALTER ROLE fencelock PASSWORD 'changed'").await;
     server.end_sessions().await.unwrap();
     let fresh = spawn_waiter(&patient, "fresh");
@@ -121,9 +119,7 @@ async fn a_role_without_rights_is_refused_with_the_command_and_works_with_those_
     assert!(grants.contains("GRANT EXECUTE"), "{script}");
     sql(&server, &grants).await;
     let locks = connect(&format!("{jobs}?ttl=9s")).await;
-    let held = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
+    let (held, waiter) = contested(&locks, &locks, "lock").await;
     until_renewed(&locks, &held, ms(9000)).await;
     release(held).await;
     let held = until_granted(waiter).await;

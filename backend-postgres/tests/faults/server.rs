@@ -83,9 +83,7 @@ async fn holders_on_a_frozen_server_are_lost_in_time_and_it_works_again_afterwar
 async fn a_server_that_does_not_serve_is_reported_and_waited_for() {
     let server = own_server().await;
     let locks = direct(&server, "ttl=20s").await;
-    let kept = acquire(&locks, "lock").await;
-    let waiter = spawn_waiter(&locks, "lock");
-    until_queued(&locks, "lock", 1).await;
+    let (kept, waiter) = contested(&locks, &locks, "lock").await;
     let id = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(id, Signal::TERM).unwrap();
     until("it serves no new clients", async || {
@@ -131,9 +129,7 @@ async fn deleted_rows_are_noticed_by_the_next_renewal_and_the_token_still_rises(
         "DELETE FROM fencelock.locks; DELETE FROM fencelock.claims",
         "TRUNCATE fencelock.locks, fencelock.claims, fencelock.processes",
     ] {
-        let lost = acquire(&one, "lock").await;
-        let waiter = spawn_waiter(&other, "lock");
-        until_queued(&one, "lock", 1).await;
+        let (lost, waiter) = contested(&one, &other, "lock").await;
         sql(&server, delete).await;
         // Without the answer to its next renewal it would be lost at the end of its lease.
         let until = lost.valid_until();

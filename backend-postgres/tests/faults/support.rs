@@ -2,6 +2,7 @@
 //!
 //! Bounds are generous: they distinguish late on a busy machine from never, and are not promises.
 
+use fencelock_conformance::waiting::Waiter;
 use fencelock_core::{Error, ErrorKind, Guard, Locks, Result, url};
 use fencelock_postgres::SCHEME;
 pub(crate) use fencelock_testkit::helpers::*;
@@ -96,6 +97,20 @@ pub(crate) async fn user_at(url: &str) -> std::result::Result<Client, tokio_post
     Ok(client)
 }
 
+/// A waiter in the queue, as the last of `count`.
+pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) -> Waiter {
+    let waiter = spawn_waiter(locks, name);
+    until_queued(locks, name, count).await;
+    waiter
+}
+
+/// A lock that `one` holds, and a waiter of `other` in its queue.
+pub(crate) async fn contested(one: &Locks, other: &Locks, name: &str) -> (Guard, Waiter) {
+    let (held, waiter) = (acquire(one, name).await, spawn_waiter(other, name));
+    until_queued(one, name, 1).await;
+    (held, waiter)
+}
+
 /// While nothing is answered, waits end in time, and all continues afterwards.
 pub(crate) async fn everything_is_bounded(
     locks: &Locks,
@@ -103,8 +118,7 @@ pub(crate) async fn everything_is_bounded(
     go_on: impl Future<Output = ()>,
 ) {
     let (kept, given) = (acquire(locks, "kept").await, acquire(locks, "given").await);
-    let waiter = spawn_waiter(locks, "kept");
-    until_queued(locks, "kept", 1).await;
+    let waiter = queued(locks, "kept", 1).await;
     stop.await;
     let releasing = tokio::spawn(given.release());
     assert_kind(&acquire_error(locks, "other", ms(1500)).await, ErrorKind::Unreachable);
@@ -177,9 +191,7 @@ pub(crate) async fn mute(server: &TestPostgres) {
 pub(crate) async fn hand_overs(one: &Locks, other: &Locks) -> Vec<Duration> {
     let mut late = Vec::new();
     for _ in 0..3 {
-        let held = acquire(one, "lock").await;
-        let waiter = spawn_waiter(other, "lock");
-        until_queued(one, "lock", 1).await;
+        let (held, waiter) = contested(one, other, "lock").await;
         tokio::time::sleep(ms(30)).await;
         release(held).await;
         let released = Instant::now();

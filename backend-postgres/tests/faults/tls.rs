@@ -20,9 +20,7 @@ fn certified(server: &TestPostgres) -> String {
 /// A hand-over between two clients.
 async fn works(url: &str) {
     let (one, other) = (connect(url).await, connect(url).await);
-    let held = acquire(&one, "lock").await;
-    let waiter = spawn_waiter(&other, "lock");
-    until_queued(&one, "lock", 1).await;
+    let (held, waiter) = contested(&one, &other, "lock").await;
     release(held).await;
     release(until_granted(waiter).await).await;
 }
