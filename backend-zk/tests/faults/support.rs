@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use fencelock_conformance::waiting::Waiter;
 use fencelock_core::{Guard, Locks, Moment, Result, url};
 pub(crate) use fencelock_testkit::helpers::*;
 use fencelock_testkit::proxy::{Direction, Proxy, framing};
@@ -232,6 +233,24 @@ impl Testbed {
         let what = format!("{count} nodes for {lock}");
         until(&what, async || self.nodes(lock).await.len() == count).await;
     }
+
+    /// A waiter in the queue of a lock, as the last of `count` nodes.
+    pub(crate) async fn queued(&self, locks: &Locks, lock: &str, count: usize) -> Waiter {
+        let waiter = spawn_waiter(locks, lock);
+        self.until_queued(lock, count).await;
+        waiter
+    }
+
+    /// A lock that `one` holds, and a waiter of `other` in its queue.
+    pub(crate) async fn contested(
+        &self,
+        one: &Locks,
+        other: &Locks,
+        lock: &str,
+    ) -> (Guard, Waiter) {
+        let held = acquire(one, lock).await;
+        (held, self.queued(other, lock, 2).await)
+    }
 }
 
 /// All servers but one.
@@ -269,9 +288,7 @@ impl Contest {
         waiter: &Locks,
         lock: &str,
     ) -> Contest {
-        let guard = acquire(holder, lock).await;
-        let next = spawn_waiter(waiter, lock);
-        testbed.until_queued(lock, 2).await;
+        let (guard, next) = testbed.contested(holder, waiter, lock).await;
         let waiter = waiter.clone();
         Contest {
             lost: tokio::spawn(async move {

@@ -42,11 +42,8 @@ async fn a_waiter_that_vanishes_from_the_middle_grants_no_other() {
     let locks = [testbed.direct().await, testbed.direct().await, testbed.direct().await];
     // Deleted by hand, early and late; its claim queues again behind the last.
     for pause in [0, 100] {
-        let guard = acquire(&locks[0], "one").await;
-        let middle = spawn_waiter(&locks[1], "one");
-        testbed.until_queued("one", 2).await;
-        let last = spawn_waiter(&locks[2], "one");
-        testbed.until_queued("one", 3).await;
+        let (guard, middle) = testbed.contested(&locks[0], &locks[1], "one").await;
+        let last = testbed.queued(&locks[2], "one", 3).await;
         sleep(ms(pause)).await;
         let node = testbed.nodes("one").await[1].clone();
         testbed.client.delete(&node, None).await.unwrap();
@@ -69,11 +66,8 @@ async fn a_waiter_whose_node_was_deleted_is_not_granted() {
     let testbed = Testbed::start().await;
     let locks = [testbed.direct().await, testbed.direct().await, testbed.direct().await];
     for round in 0..20u64 {
-        let guard = acquire(&locks[0], "one").await;
-        let evicted = spawn_waiter(&locks[1], "one");
-        testbed.until_queued("one", 2).await;
-        let last = spawn_waiter(&locks[2], "one");
-        testbed.until_queued("one", 3).await;
+        let (guard, evicted) = testbed.contested(&locks[0], &locks[1], "one").await;
+        let last = testbed.queued(&locks[2], "one", 3).await;
         // Before and after the own node is watched.
         sleep(ms(round * 7 % 100)).await;
         let nodes = testbed.nodes("one").await;
@@ -198,8 +192,7 @@ async fn nodes_are_named_as_curator_names_them() {
         release(acquire(&locks, "one").await).await;
         let path = format!("{}/one/{name}", testbed.root);
         testbed.client.create(&path, b"", &options).await.unwrap();
-        let waiter = spawn_waiter(&locks, "one");
-        testbed.until_queued("one", 2).await;
+        let waiter = testbed.queued(&locks, "one", 2).await;
         sleep(ms(50)).await;
         assert_eq!(waiter.is_finished(), !blocks, "{name}");
         testbed.client.delete(&path, None).await.unwrap();
@@ -211,8 +204,7 @@ async fn nodes_are_named_as_curator_names_them() {
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let (_, number) = testbed.client.create(&path, b"", &options).await.unwrap();
         assert!(is_busy(&locks, "one").await, "{foreign}");
-        let waiter = spawn_waiter(&locks, "one");
-        testbed.until_queued("one", 2).await;
+        let waiter = testbed.queued(&locks, "one", 2).await;
         testbed.client.delete(&format!("{path}{number}"), None).await.unwrap();
         release(until_granted(waiter).await).await;
     }
@@ -276,9 +268,7 @@ async fn a_lock_node_of_another_program_keeps_its_data() {
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     let (created, _) = testbed.client.create(&path, b"kept", &options).await.expect("created");
     let waiter = {
-        let guard = acquire(&locks, "one").await;
-        let waiter = spawn_waiter(&locks, "one");
-        testbed.until_queued("one", 2).await;
+        let (guard, waiter) = testbed.contested(&locks, &locks, "one").await;
         release(guard).await;
         waiter
     };

@@ -48,8 +48,7 @@ async fn a_queue_place_whose_reply_was_lost_is_kept() {
     let first = spawn_waiter(&far, "one");
     soon("a reply is lost", testbed.proxy.dropped_reply()).await;
     testbed.until_queued("one", 2).await;
-    let second = spawn_waiter(&near, "one");
-    testbed.until_queued("one", 3).await;
+    let second = testbed.queued(&near, "one", 3).await;
     release(guard).await;
     let first = until_granted(first).await;
     assert!(!second.is_finished());

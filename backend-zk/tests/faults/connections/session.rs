@@ -50,9 +50,7 @@ async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock
     let testbed = Testbed::start().await;
     let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
     let held = acquire(&far, "held").await;
-    let blocker = acquire(&near, "wanted").await;
-    let waiter = spawn_waiter(&far, "wanted");
-    testbed.until_queued("wanted", 2).await;
+    let (blocker, waiter) = testbed.contested(&near, &far, "wanted").await;
     let place = testbed.nodes("wanted").await[1].clone();
     for break_by in 0..4 {
         match break_by {
@@ -86,9 +84,7 @@ async fn a_new_session_adopts_nothing_of_the_old_one() {
     let testbed = Testbed::start().await;
     let (near, far) = (testbed.direct().await, testbed.behind().await);
     let held = acquire(&far, "held").await;
-    let blocker = acquire(&near, "wanted").await;
-    let waiter = spawn_waiter(&far, "wanted");
-    testbed.until_queued("wanted", 2).await;
+    let (blocker, waiter) = testbed.contested(&near, &far, "wanted").await;
     let old = testbed.nodes("wanted").await[1].clone();
     let owner = testbed.stat(&old).await.unwrap().ephemeral_owner;
     black_hole(&testbed);
@@ -135,11 +131,8 @@ async fn a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock(
     // A session that outlives the restart of a server on a busy machine.
     let url = testbed.url_for(T * 20, &testbed.servers.connect_string(), "");
     let (one, two) = (connect(&url).await, connect(&url).await);
-    let held = acquire(&one, "one").await;
-    let first = spawn_waiter(&two, "one");
-    testbed.until_queued("one", 2).await;
-    let second = spawn_waiter(&one, "one");
-    testbed.until_queued("one", 3).await;
+    let (held, first) = testbed.contested(&one, &two, "one").await;
+    let second = testbed.queued(&one, "one", 3).await;
     let [server] = testbed.servers.servers() else { panic!("one server") };
     server.kill().unwrap();
     server.restart().await.unwrap();

@@ -86,8 +86,7 @@ async fn a_new_leader_keeps_locks_and_queue_places_and_gives_larger_tokens() {
     for _ in 0..2 {
         let held = acquire(&one, "one").await;
         assert!(Some(held.fencing_token()) > last);
-        let waiter = spawn_waiter(&two, "one");
-        testbed.until_queued("one", 2).await;
+        let waiter = testbed.queued(&two, "one", 2).await;
         sleep(ms(100)).await;
         let leader = leader_at(&servers).await;
         servers.servers()[leader].kill().unwrap();

@@ -30,8 +30,7 @@ async fn a_frozen_follower_blocks_no_client() {
         guards.push(acquire(&locks, &format!("lock-{at}")).await);
         clients.push(locks);
     }
-    let waiter = spawn_waiter(&clients[1], "lock-0");
-    testbed.until_queued("lock-0", 2).await;
+    let waiter = testbed.queued(&clients[1], "lock-0", 2).await;
     servers.servers()[follower].freeze().await.unwrap();
     let ends: Vec<_> = guards.iter().map(Guard::valid_until).collect();
     until("each hold was renewed past its end, or lost", async || {
@@ -68,9 +67,7 @@ async fn without_a_quorum_claims_wait_and_a_dead_holders_lock_is_freed_afterward
     let servers = borrowed.servers();
     let testbed = Testbed::on(servers.clone(), 0).await;
     let (far, near) = (testbed.behind().await, testbed.direct().await);
-    let held = acquire(&far, "one").await;
-    let waiter = spawn_waiter(&near, "one");
-    testbed.until_queued("one", 2).await;
+    let (held, waiter) = testbed.contested(&far, &near, "one").await;
     let all = servers.servers();
     for dead in &all[1..] {
         dead.kill().unwrap();

@@ -19,9 +19,7 @@ async fn a_short_server_freeze_costs_no_lock_and_a_long_one_is_reported_in_time(
     let session = T * 4;
     let url = testbed.url_for(session, &testbed.servers.connect_string(), "");
     let (one, other) = (connect(&url).await, connect(&url).await);
-    let held = acquire(&one, "one").await;
-    let waiter = spawn_waiter(&other, "one");
-    testbed.until_queued("one", 2).await;
+    let (held, waiter) = testbed.contested(&one, &other, "one").await;
     server.freeze().await.unwrap();
     // Early enough for a busy machine to renew it.
     soon("the holder is warned", held.expiring(ms(3_000))).await;
@@ -56,9 +54,7 @@ async fn a_servers_clock_that_jumps_changes_nothing() {
     let servers = ZooKeeperOptions::new().java(clock.program()).standalone().await.unwrap();
     let testbed = Testbed::on(Arc::new(servers), 0).await;
     let (one, other) = (testbed.direct().await, testbed.direct().await);
-    let held = acquire(&one, "one").await;
-    let waiter = spawn_waiter(&other, "one");
-    testbed.until_queued("one", 2).await;
+    let (held, waiter) = testbed.contested(&one, &other, "one").await;
     let seen = |name: &str| format!("{}/{name}", testbed.root);
     let shown = async |name: &str| {
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
