@@ -261,8 +261,7 @@ fn additions_of_processes_add_up_although_some_are_killed() {
 /// Fault 43: file
 #[tokio::test]
 async fn a_damaged_cell_is_foreign_and_left_alone() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     for (what, at, byte) in [
         ("is damaged", RECORD_AT + 20, 0),
         ("another version", RECORD_AT + 7, 9),
@@ -343,8 +342,7 @@ async fn what_was_not_synced_may_be_lost_in_a_power_failure_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_read_while_it_is_replaced_is_whole() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     assert!(swap(&locks, 0, 100, keep("days")).await);
     let writer = connect(dir.path()).await;
     let writing = tokio::spawn(async move {
@@ -405,8 +403,7 @@ fn blocks(dir: &Path) -> u64 {
 
 #[tokio::test]
 async fn a_removed_cell_gives_its_space_back_and_reading_none_takes_none() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     assert_eq!(answer(|| locks.read_cell("x")).await, None);
     assert!(swap(&locks, 0, 0, Keep::Forever).await && !swap(&locks, 1, 2, Keep::Forever).await);
     assert!(!lock_dir(dir.path()).exists(), "nothing was written");
@@ -423,8 +420,7 @@ async fn a_removed_cell_gives_its_space_back_and_reading_none_takes_none() {
 
 #[tokio::test]
 async fn a_process_that_is_stopped_while_it_swaps_blocks_neither_readers_nor_the_lock() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let cell = locks.cell("x");
     assert!(cell.compare_and_set(None, *b"one").await.unwrap());
     let version = cell.read().await.unwrap().map(|seen| seen.version());

@@ -141,8 +141,7 @@ async fn files_get_the_directory_s_permissions_whatever_the_umask() {
 /// Fault 15: file
 #[tokio::test]
 async fn a_queue_of_another_version_is_left_alone() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let held = locks.lock("x").acquire().await.unwrap();
     // A record of another version, after the queue.
     let other = b"fencelk\x03, which this one does not know, and which is as long as its own";
@@ -166,8 +165,7 @@ async fn a_queue_of_another_version_is_left_alone() {
 /// That version had no page; the queue and its latch were in the state file.
 #[tokio::test]
 async fn a_lock_of_format_1_is_migrated_when_it_is_unused() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     locks.close().await.unwrap();
     let lock = dir.path().join("lock%3Ax");
@@ -203,8 +201,7 @@ async fn a_lock_of_format_1_is_migrated_when_it_is_unused() {
 
 #[tokio::test]
 async fn a_damaged_queue_is_rebuilt_and_its_holder_still_excludes_others() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     for what in
         ["no queue at all", "x", "fencelk\u{2}", "fencelk\u{2} but then nothing that is one"]
     {
@@ -226,8 +223,7 @@ async fn an_invalid_state_file_is_left_alone() {
         ("fencelk\u{3}", "another version"),
         ("", "contradicts itself"),
     ] {
-        let dir = directory();
-        let locks = connect(dir.path()).await;
+        let (dir, locks) = store().await;
         locks.lock("x").acquire().await.unwrap().release().await.unwrap();
         locks.close().await.unwrap();
         let state = dir.path().join("lock%3Ax/L");
@@ -257,8 +253,7 @@ async fn an_invalid_state_file_is_left_alone() {
 /// Fault 43: file
 #[tokio::test]
 async fn foreign_files_in_the_way_are_typed_errors() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let is = |error: Error, kind: ErrorKind| assert_eq!(error.kind(), kind, "{error}");
     fs::write(dir.path().join("lock%3Afile"), "").unwrap();
     is(locks.lock("file").acquire().await.unwrap_err(), ErrorKind::Refused);
@@ -283,8 +278,7 @@ async fn foreign_files_in_the_way_are_typed_errors() {
 /// Fault 25: file
 #[tokio::test]
 async fn a_removed_lock_directory_is_recreated_and_the_old_grant_is_lost() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let held = locks.lock("x").acquire().await.unwrap();
     let waiting = locks.lock("x");
     let waiting = tokio::spawn(async move { waiting.acquire().await.unwrap() });
@@ -381,8 +375,7 @@ pub(crate) fn make_and_remove(dir: &Path) {
 
 #[tokio::test]
 async fn inspecting_a_lock_does_not_create_it() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     assert!(locks.inspect("x").await.unwrap().holders.is_empty());
     assert!(!dir.path().join("lock%3Ax").exists());
 }

@@ -108,8 +108,7 @@ fn empty(dir: &Path) -> bool {
 
 #[tokio::test]
 async fn a_record_that_an_earlier_owner_left_in_a_pipe_is_not_the_next_owner_s() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     for _ in 0..2 {
         locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     }
@@ -127,8 +126,7 @@ async fn a_record_that_an_earlier_owner_left_in_a_pipe_is_not_the_next_owner_s()
 
 #[tokio::test]
 async fn a_holder_whose_page_is_lost_excludes_others_until_it_ends() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let mut holder = TestProcess::holding(dir.path(), "hold x shared");
     empty(dir.path());
     assert!(!is_free(&locks, "exclusive").await && !is_free(&locks, "shared").await);
@@ -149,8 +147,7 @@ async fn a_holder_whose_page_is_lost_excludes_others_until_it_ends() {
 
 #[tokio::test]
 async fn a_removed_page_is_recreated_and_its_holder_still_excludes_others() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let held = locks.lock("x").acquire().await.unwrap();
     fs::remove_file(dir.path().join("lock%3Ax/q")).unwrap();
     assert!(!is_free(&connect(dir.path()).await, "exclusive").await);

@@ -28,8 +28,7 @@ async fn assert_woken(mut hand_over: impl AsyncFnMut() -> (Moment, Moment)) {
 /// Fault 1: file
 #[tokio::test]
 async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     assert_woken(async || {
         let holder = TestProcess::holding(dir.path(), "hold x exclusive");
         let mut waiters = Vec::new();
@@ -57,8 +56,7 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
 /// Fault 5: file
 #[tokio::test]
 async fn a_stopped_waiter_is_passed_over_and_queues_again() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let held = locks.lock("x").acquire().await.unwrap();
     let mut stopped = TestProcess::start(dir.path(), "hold x exclusive");
     until_queue_is(&locks, "x", 1, 1).await;
@@ -78,8 +76,7 @@ async fn a_stopped_waiter_is_passed_over_and_queues_again() {
 /// processor is another matter: see `single_process.rs`.
 #[tokio::test]
 async fn a_lock_that_a_stopped_process_has_latched_is_unreachable_at_the_end_of_any_limit() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     // The pipe of a lock that nobody uses has no other reader.
     let page = page(dir.path());
@@ -110,8 +107,7 @@ async fn a_lock_that_a_stopped_process_has_latched_is_unreachable_at_the_end_of_
 
 #[tokio::test]
 async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     assert_woken(async || {
         let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
         let child = holder.pass_on();
@@ -130,8 +126,7 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
 
 #[tokio::test]
 async fn an_evicted_waiter_queues_again_at_the_end() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
     let mut second = TestProcess::start(dir.path(), "hold x exclusive");
     until_queue_is(&locks, "x", 1, 1).await;
@@ -153,8 +148,7 @@ async fn an_evicted_waiter_queues_again_at_the_end() {
 
 #[tokio::test]
 async fn permits_of_killed_processes_are_freed() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let mut holders: Vec<_> =
         (0..3).map(|_| TestProcess::holding(dir.path(), "hold x permits:1:3")).collect();
     let mut waiters = Vec::new();

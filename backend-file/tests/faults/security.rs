@@ -236,8 +236,7 @@ fn a_group_member_cannot_make_root_change_a_file() {
 /// A user of a shared directory may rename a file there that only another one may write, over one of this library.
 #[tokio::test]
 async fn files_that_were_renamed_over_ours_are_not_written() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let held = locks.rw_lock("x").read().acquire().await.unwrap();
     let renamed = |name: &str, contents: &[u8]| {
         let (victim, name) = (dir.path().join("victim"), dir.path().join(name));
@@ -271,8 +270,7 @@ async fn files_that_were_renamed_over_ours_are_not_written() {
 #[tokio::test]
 async fn hard_links_to_other_files_are_not_written() {
     // Hard links, which the kernel may or may not allow other users to create.
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     let held = locks.rw_lock("x").read().acquire().await.unwrap();
     let victim = dir.path().join("victim");
     let linked = |name: &str, contents: &[u8]| {

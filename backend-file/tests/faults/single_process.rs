@@ -141,8 +141,7 @@ fn a_latch_that_another_process_holds_blocks_neither_other_locks_nor_the_end_of_
 /// answers, and the lock is busy.
 #[tokio::test]
 async fn a_claim_that_never_gets_the_contended_latch_finds_the_lock_busy() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (dir, locks) = store().await;
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     // Like many processes that always hold the latch and change the queue.
     let page = page(dir.path());

@@ -36,6 +36,13 @@ pub(crate) async fn connect(dir: &Path) -> Locks {
     FileStore::at(dir).locks(Settings::default()).await.unwrap()
 }
 
+/// A directory for one test's locks, and a client of them.
+pub(crate) async fn store() -> (tempfile::TempDir, Locks) {
+    let dir = directory();
+    let locks = connect(dir.path()).await;
+    (dir, locks)
+}
+
 /// A child process that runs a command.
 pub(crate) struct TestProcess {
     child: Child,

@@ -117,8 +117,7 @@ async fn the_last_process_notes_the_last_token_and_the_next_one_clears_the_note(
 
 #[tokio::test]
 async fn tokens_continue_for_more_locks_than_stay_open() {
-    let dir = directory();
-    let locks = connect(dir.path()).await;
+    let (_dir, locks) = store().await;
     for expected in 1..4 {
         for number in 0..300 {
             let guard = locks.lock(number.to_string()).acquire().await.unwrap();
