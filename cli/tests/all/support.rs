@@ -238,6 +238,12 @@ impl Job {
         self.child.stdin = None;
     }
 
+    /// Its exit code, after the end of its standard input.
+    pub(crate) fn hung_up(&mut self) -> i32 {
+        self.hang_up();
+        self.code()
+    }
+
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("it ends", || {
@@ -389,6 +395,12 @@ impl Shell {
                 Err(_) => panic!("no {text:?} on the screen, but: {:?}", self.seen),
             }
         }
+    }
+
+    /// Types a line, and waits until `text` is on the screen.
+    pub(crate) fn shows(&mut self, line: &str, text: &str) {
+        self.line(line);
+        self.expect(text);
     }
 
     /// Waits until `text` is on the screen, and then the prompt; returns what came between them.

@@ -32,8 +32,7 @@ fn several_holders_are_listed_and_one_is_named() {
         false => (&mut two, &mut one),
     };
     assert_eq!(lost.code(), 79);
-    kept.hang_up();
-    assert_eq!(kept.code(), 0);
+    assert_eq!(kept.hung_up(), 0);
     assert_eq!(fencelock(&here, &named).code, 1, "gone by now");
 }
 
@@ -52,8 +51,7 @@ fn a_waiter_can_be_removed_from_the_queue() {
     assert!(said.error.contains("role=\"waiter\""), "{said:?}");
     let after = seen(&here, &url, "job");
     assert_eq!(id(&after["holders"][0]), id(&before["holders"][0]), "still held");
-    held.hang_up();
-    assert_eq!(held.code(), 0);
+    assert_eq!(held.hung_up(), 0);
 }
 
 #[test]
@@ -65,8 +63,7 @@ fn a_reason_is_needed() {
         assert_eq!(said.code, 64, "{said:?}");
         assert!(said.error.contains("--reason"), "{said:?}");
     }
-    held.hang_up();
-    assert_eq!(held.code(), 0);
+    assert_eq!(held.hung_up(), 0);
 }
 
 #[test]
@@ -85,10 +82,8 @@ fn on_a_terminal_it_asks_and_only_a_yes_breaks() {
         shell.exited(1);
     }
     until(&here, &url, "job", 1, 0);
-    shell.line("fencelock break job --reason 'it ha''ngs'");
-    shell.expect("? [y/N] ");
-    shell.line("y");
-    shell.expect("reason=\"it hangs\"");
+    shell.shows("fencelock break job --reason 'it ha''ngs'", "? [y/N] ");
+    shell.shows("y", "reason=\"it hangs\"");
     shell.expect("It is notified at once.");
     assert_eq!(held.code(), 79);
 }
@@ -99,17 +94,13 @@ fn a_holder_that_came_after_the_question_keeps_the_lock() {
     let url = here.url();
     let mut shown = here.hold(&[], "job");
     let mut shell = Shell::start(&here);
-    shell.line("fencelock break job --reason 'it ha''ngs'");
-    shell.expect("? [y/N] ");
-    shown.hang_up();
-    assert_eq!(shown.code(), 0);
+    shell.shows("fencelock break job --reason 'it ha''ngs'", "? [y/N] ");
+    assert_eq!(shown.hung_up(), 0);
     let mut next = here.hold(&[], "job");
     let before = until(&here, &url, "job", 1, 0);
-    shell.line("y");
-    shell.expect("is gone from \"job\" on ");
+    shell.shows("y", "is gone from \"job\" on ");
     shell.answers("nothing was changed");
     shell.exited(1);
     assert_eq!(id(&seen(&here, &url, "job")["holders"][0]), id(&before["holders"][0]));
-    next.hang_up();
-    assert_eq!(next.code(), 0, "its job was not disturbed");
+    assert_eq!(next.hung_up(), 0, "its job was not disturbed");
 }

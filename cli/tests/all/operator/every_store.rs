@@ -102,8 +102,7 @@ async fn is_shown_and_broken(kind: Kind, options: &[&str]) {
     assert_eq!(second.line(), "second");
     let next = until(&here, url, name, 1, 0);
     assert_ne!(id(&next["holders"][0]), id(holder));
-    second.hang_up();
-    assert_eq!(second.code(), 0);
+    assert_eq!(second.hung_up(), 0);
     until(&here, url, name, 0, 0);
 }
 

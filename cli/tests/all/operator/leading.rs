@@ -45,8 +45,7 @@ async fn each_change_is_a_line() {
             assert_eq!(next(), (line.clone(), term.into(), words.into()));
             let now = fencelock(&here, &["leader", "-u", &url, "scheduler"]);
             assert_eq!((now.code, &*now.printed, &*now.error), (0, &*(line + "\n"), ""));
-            job.hang_up();
-            assert_eq!(job.code(), 0);
+            assert_eq!(job.hung_up(), 0);
             assert_eq!(next(), ("-".to_owned(), Value::Null, Value::Null));
             let now = fencelock(&here, &["leader", "-u", &url, "scheduler"]);
             assert_eq!((now.code, &*now.printed, &*now.error), (1, "-\n", ""));
@@ -77,8 +76,7 @@ async fn a_silent_store_is_one_message_and_no_change() {
     server.freeze().await.expect("frozen");
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
     server.thaw().expect("thawed");
-    job.hang_up();
-    assert_eq!(job.code(), 0);
+    assert_eq!(job.hung_up(), 0);
     assert_eq!(watch.line(), "-", "the outage was no change");
     watch.send(rustix::process::Signal::TERM);
     watch.end();

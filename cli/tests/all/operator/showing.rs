@@ -51,8 +51,7 @@ fn the_store_comes_from_the_files_that_run_reads() {
     assert_eq!((said.code, &*said.printed), (78, ""), "not as if it were free: {said:?}");
     let said = show(("FENCELOCK_URL", "localhost"), &["show", "job"]);
     assert!(said.code == 78 && said.error.contains("FENCELOCK_URL: invalid"), "{said:?}");
-    job.hang_up();
-    assert_eq!(job.code(), 0);
+    assert_eq!(job.hung_up(), 0);
 }
 
 #[test]

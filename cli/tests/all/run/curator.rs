@@ -35,8 +35,7 @@ async fn the_command_is_a_writer_and_a_reader_to_curator() {
             // It waits, and is granted when the job has ended.
             curator.send(&format!("{theirs} /app/orders 20000")).await;
         }
-        job.hang_up();
-        assert_eq!(job.code(), 0);
+        assert_eq!(job.hung_up(), 0);
         if together {
             continue;
         }

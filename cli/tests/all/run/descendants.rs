@@ -181,8 +181,7 @@ fn daemon_lives(here: &Scratch, job: &Job) {
 fn a_daemon_outlives_a_command_that_ends_by_itself() {
     let here = Scratch::new();
     let mut job = job_with_daemon(&here, &[], "read x; exit 3");
-    job.hang_up();
-    assert_eq!(job.code(), 3);
+    assert_eq!(job.hung_up(), 3);
     daemon_lives(&here, &job);
 }
 
@@ -296,8 +295,7 @@ fn orphans_are_reaped_while_the_command_runs() {
     for orphan in orphans {
         eventually("it is reaped", || state(orphan).is_none());
     }
-    job.hang_up();
-    assert_eq!(job.code(), 3);
+    assert_eq!(job.hung_up(), 3);
 }
 
 #[test]

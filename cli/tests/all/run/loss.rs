@@ -144,8 +144,7 @@ async fn a_full_standard_error_delays_no_start_no_renewal_and_no_signal() {
     let mut waiting = here.run(&[&options[..], &["sh", "-c", script]].concat());
     let mut waiting = waiting.stderr(full).spawn().unwrap();
     here.until_waiting(&url, "job", 1);
-    holder.hang_up();
-    assert_eq!(holder.code(), 0);
+    assert_eq!(holder.hung_up(), 0);
     eventually("the job has begun", || here.path("began").exists());
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(4) {

@@ -24,8 +24,7 @@ fn ctrl_c_ends_the_command_and_the_script_that_called() {
     for command in
         ["sh -c 'echo u''p; exec sleep 1000'", "sh -c 'echo u''p; exec sleep 1000' | cat"]
     {
-        shell.line(&format!("fencelock run job -- {command}"));
-        shell.expect("up\r\n");
+        shell.shows(&format!("fencelock run job -- {command}"), "up\r\n");
         shell.keys("\x03");
         shell.expect("READY> ");
         shell.exited(130);
@@ -46,8 +45,7 @@ fn ctrl_c_ends_the_command_and_the_script_that_called() {
         "fencelock run job -- sh -c 'echo up; exec sleep 1000'\necho not reached\n",
     )
     .unwrap();
-    shell.line("bash script; echo en''d");
-    shell.expect("up\r\n");
+    shell.shows("bash script; echo en''d", "up\r\n");
     shell.keys("\x03");
     let between = shell.expect("READY> ");
     assert!(!between.contains("not reached"), "{between}");
@@ -62,16 +60,14 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
             "fencelock run job -- sh -c 'read a; echo u''p; read x; echo got:$x'{pipe}"
         ));
         // The reader has the terminal.
-        shell.line("first");
-        shell.expect("up\r\n");
+        shell.shows("first", "up\r\n");
         shell.keys("\x1a");
         shell.answers("Stopped");
         assert_eq!(here.code(&["-n", "job", "--", "true"]), 75, "still held");
         // The terminal is the shell's meanwhile.
         shell.line("read y; echo shell:$y");
         shell.asked("mine", "shell:mine");
-        shell.line("fg");
-        shell.expect("fencelock run");
+        shell.shows("fg", "fencelock run");
         shell.asked("keys", "got:keys");
     }
 }
@@ -80,12 +76,10 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
 fn in_the_background_it_stops_when_it_reads_and_continues_in_the_foreground() {
     let here = Scratch::new();
     let mut shell = Shell::start(&here);
-    shell.line("fencelock run job -- sh -c 'read x; echo got:$x' &");
-    shell.expect("READY> ");
+    shell.shows("fencelock run job -- sh -c 'read x; echo got:$x' &", "READY> ");
     // Its end of stopping is printed with a later prompt.
     shell.asked("wait %1", "Stopped");
-    shell.line("fg");
-    shell.expect("fencelock run");
+    shell.shows("fg", "fencelock run");
     shell.asked("keys", "got:keys");
 }
 
@@ -99,8 +93,7 @@ async fn a_job_stopped_for_longer_than_its_lease_does_not_continue() {
         server.url()
     ));
     shell.expect("fencelock: warning: redis loses its locks when it restarts");
-    shell.line("first");
-    shell.expect("up\r\n");
+    shell.shows("first", "up\r\n");
     shell.keys("\x1a");
     shell.answers("Stopped");
     shell.line("sleep 4.1; fg");
@@ -115,13 +108,11 @@ fn a_waiter_ends_by_ctrl_c_and_says_who_holds_the_lock() {
     let here = Scratch::new();
     let mut held = here.hold(&[], "job");
     let mut shell = Shell::start(&here);
-    shell.line("fencelock run job -- true");
-    shell.expect("waiting for");
+    shell.shows("fencelock run job -- true", "waiting for");
     shell.keys("\x03");
     shell.expect("READY> ");
     shell.exited(130);
-    shell.line("fencelock run job -- echo grant''ed");
-    shell.expect("fencelock: waiting for \"job\" on file://");
+    shell.shows("fencelock run job -- echo grant''ed", "fencelock: waiting for \"job\" on file://");
     shell.expect(": held for ");
     shell.expect(&format!("by \"sh\" (pid {} on host ", held.pid().as_raw_pid()));
     held.hang_up();

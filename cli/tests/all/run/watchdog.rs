@@ -81,8 +81,7 @@ fn the_watchdog_ignores_signals_that_end_others_and_ends_with_the_command() {
     for signal in polite.into_iter().chain(others) {
         rustix::process::kill_process(watchdog, signal).unwrap();
     }
-    job.hang_up();
-    assert_eq!(job.code(), 0);
+    assert_eq!(job.hung_up(), 0);
     assert_eq!(state(watchdog), None);
 }
 
@@ -108,8 +107,7 @@ fn a_stopped_wrapper_of_the_file_store_keeps_its_lock() {
     eventually("it is stopped", || state(job.pid()) == Some('T'));
     assert_eq!(here.code(&["-w", "2", "job", "--", "true"]), 75);
     job.send(Signal::CONT);
-    job.hang_up();
-    assert_eq!(job.code(), 0);
+    assert_eq!(job.hung_up(), 0);
 }
 
 #[test]
