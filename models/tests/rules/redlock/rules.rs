@@ -4,8 +4,9 @@
 //! without it are otherwise the same.
 
 /// The rule that is dropped, numbered as in the table of counterexamples of the quorum's design.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dropped {
+    #[default]
     Nothing,
     /// 1: a node that lost its data votes at once.
     DelayedRestart,
@@ -68,7 +69,7 @@ impl Traits {
 }
 
 /// How much may happen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Setting {
     pub(crate) dropped: Dropped,
     pub(crate) nodes: Vec<Traits>,
@@ -112,22 +113,12 @@ impl Setting {
     /// Three nodes, one round for each of two clients, and no faults.
     pub(crate) fn plain(horizon: u8) -> Setting {
         Setting {
-            dropped: Dropped::Nothing,
             nodes: vec![Traits::PLAIN; 3],
             horizon,
             ttl: 3,
             rounds: [1; 2],
-            extensions: [0; 2],
-            restarts: 0,
-            flushes: 0,
-            steps: 0,
-            strays: 0,
-            silences: 0,
-            evictions: 0,
-            tolerance: 0,
-            all_are_known: false,
             epochs: [1; 2],
-            readings: false,
+            ..Setting::default()
         }
     }
 

@@ -103,8 +103,9 @@ pub(crate) struct Node {
 }
 
 /// What a client is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
+    #[default]
     Idle,
     Voting,
     Settling,
@@ -112,7 +113,7 @@ pub(crate) enum Stage {
     Extending,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Client {
     pub(crate) stage: Stage,
     /// How many rounds it has started.
@@ -135,7 +136,7 @@ impl Client {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     /// The true time, in ticks; the nodes' clocks may differ.
     pub(crate) now: u8,
@@ -170,28 +171,15 @@ impl State {
             has_evicted: false,
             asks: [Ask::NOTHING; 2],
         };
-        let client = Client {
-            stage: Stage::Idle,
-            rounds: 0,
-            extensions: 0,
-            sent: 0,
-            until: 0,
-            token: 0,
-            first_proposal: 0,
-        };
         State {
             now: 1,
             nodes: setting.nodes.iter().map(node).collect(),
-            clients: [client; 2],
-            last: 0,
-            fell: false,
-            is_evicted: false,
-            came_back: false,
             restarts: setting.restarts,
             flushes: setting.flushes,
             steps: setting.steps,
             strays: setting.strays,
             silences: setting.silences,
+            ..State::default()
         }
     }
 
