@@ -112,10 +112,12 @@ mod tests {
         expand(arguments, item).expect_err("an invalid attribute").to_string()
     }
 
+    fn item(text: &str) -> TokenStream {
+        text.parse().expect("Rust")
+    }
+
     fn function() -> TokenStream {
-        quote!(
-            async fn buys_once(locks: Locks) {}
-        )
+        item("async fn buys_once(locks: Locks) {}")
     }
 
     #[test]
@@ -164,27 +166,12 @@ mod tests {
             let error = error(arguments, function());
             assert!(error.contains(says), "{error}");
         }
-        for (item, says) in [
-            (
-                quote!(
-                    fn buys_once(locks: Locks) {}
-                ),
-                "expected an async fn",
-            ),
-            (
-                quote!(
-                    async fn buys_once() {}
-                ),
-                "(store: TestStore)",
-            ),
-            (
-                quote!(
-                    async fn buys_once<T>(locks: Locks) {}
-                ),
-                "cannot be generic",
-            ),
+        for (text, says) in [
+            ("fn buys_once(locks: Locks) {}", "expected an async fn"),
+            ("async fn buys_once() {}", "(store: TestStore)"),
+            ("async fn buys_once<T>(locks: Locks) {}", "cannot be generic"),
         ] {
-            let error = error(quote!(mem), item);
+            let error = error(quote!(mem), item(text));
             assert!(error.contains(says), "{error}");
         }
     }
