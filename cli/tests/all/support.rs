@@ -166,6 +166,13 @@ pub(crate) async fn redis() -> TestRedis {
     TestRedis::start().await.expect("a redis-server starts")
 }
 
+/// A directory, and such a store with its URL.
+pub(crate) async fn on_redis() -> (Scratch, TestRedis, String) {
+    let server = redis().await;
+    let url = server.url();
+    (Scratch::new(), server, url)
+}
+
 /// A program that a shell starts with `&` ignores SIGINT and SIGQUIT, with `nohup` SIGHUP, and so
 /// would the jobs of these tests. A signal that is caught here has its default in them.
 fn reset_signals() {

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::loss::LISTENS;
 use crate::operator::every_store::LIBRARY;
-use crate::support::{Job, Scratch, children, eventually, redis};
+use crate::support::{Job, Scratch, children, eventually, on_redis, redis};
 
 /// Much longer than any wait here takes, much shorter than the wrong wait.
 const SOON: Duration = Duration::from_secs(12);
@@ -32,10 +32,8 @@ fn see_two_attempts(port: u16) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_comes_later_is_waited_for() {
-    let here = Scratch::new();
-    let server = redis().await;
+    let (here, server, url) = on_redis().await;
     server.kill().expect("killed");
-    let url = server.url();
     let mut job = here.start(&["-w", "60", "--url", &url, "job", "--", "echo", "ran"]);
     see_two_attempts(server.port());
     server.restart().await.expect("it comes back");
@@ -96,9 +94,7 @@ async fn after_a_loss_a_silent_store_is_waited_for_until_a_second_after_the_leas
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_does_not_prolong_the_wait_for_a_silent_store() {
-    let here = Scratch::new();
-    let server = redis().await;
-    let url = server.url();
+    let (here, server, url) = on_redis().await;
     let options = ["--ttl", "4s", "--grace", "0s", "--url", &url];
     let script = "echo up; read x; echo done";
     let mut job = here.start(&[&options[..], &["job", "--", "sh", "-c", script]].concat());
@@ -213,9 +209,7 @@ async fn a_try_does_not_wait_for_a_server_that_talks_nonsense() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_reported_before_the_command_is_signalled() {
-    let here = Scratch::new();
-    let server = redis().await;
-    let url = server.url();
+    let (here, server, url) = on_redis().await;
     let run = here.run(&["--ttl", "3s", "--url", &url, "job", "--", "bash", "-c", LISTENS]);
     let mut together = Command::new("sh");
     together.args(["-c", "exec \"$@\" 2>&1", "sh"]).arg(run.get_program()).args(run.get_args());
@@ -235,9 +229,7 @@ async fn a_loss_is_reported_before_the_command_is_signalled() {
 /// Like a terminal after Ctrl-S, or a pipe into a program that has stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blocked_standard_error_does_not_keep_a_loss_from_the_command() {
-    let here = Scratch::new();
-    let server = redis().await;
-    let url = server.url();
+    let (here, server, url) = on_redis().await;
     let pipe = here.path("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status().expect("coreutils");
     assert!(made.success());
@@ -274,10 +266,8 @@ async fn a_password_on_the_command_line_does_not_reach_the_command() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn warnings_of_the_server_are_shown_where_they_are_wanted() {
-    let here = Scratch::new();
     // Without an append-only file.
-    let server = redis().await;
-    let url = server.url();
+    let (here, _server, url) = on_redis().await;
     let stderr = |options: &[&str]| {
         let output = here.output(&[options, &["--url", &url, "job", "--", "true"]].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
