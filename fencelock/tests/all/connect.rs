@@ -47,32 +47,6 @@ async fn a_missing_scheme_or_its_slashes_are_asked_for() {
     }
 }
 
-#[tokio::test]
-async fn a_parameter_is_known_or_an_error() {
-    let error = refused("mem://?unreachable-after=3s&password=hunter2").await.to_string();
-    assert!(error.contains("did you mean unreachable_after?"), "{error}");
-    let error = refused("mem://?local_handoffs=many").await.to_string();
-    assert!(error.contains("local_handoffs: expected a whole number from 1 to 1024"), "{error}");
-    for url in [
-        "mem://?ttl=10years",
-        "mem://?unreachable_after=0ms",
-        "mem://host/",
-        "mem:",
-        "://",
-        "no url at all hunter2",
-    ] {
-        refused(url).await;
-    }
-}
-
-#[tokio::test]
-async fn common_parameters_take_effect() {
-    let locks = connect("mem://?ttl=2s&prefix=&token_epoch=3").await.unwrap();
-    let guard = locks.lock("x").acquire().await.unwrap();
-    assert!(guard.remaining() <= std::time::Duration::from_secs(2));
-    assert_eq!(guard.fencing_token().get() >> 56, 3);
-}
-
 /// What [`a_url_from_the_environment_is_never_shown`] runs, in a process of its own since the
 /// environment belongs to all tests of one.
 #[tokio::test]
