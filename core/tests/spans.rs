@@ -5,17 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::{Label, Lock, Locks, Owner, Settings, all};
+use fencelock_core::{Lock, Locks, Owner, Settings, all};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 /// `tracing` caches for all threads together which subscriber wants a span: one test at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
-fn settings() -> Settings {
-    Settings::default().label(Label::new("test"))
-}
 
 #[derive(Clone, Default)]
 struct Captured(Arc<Mutex<Vec<u8>>>);
@@ -26,8 +22,9 @@ impl Captured {
     }
 }
 
-/// Captures what this thread logs, and a line whenever a span closes.
-fn capture() -> (Captured, tracing::subscriber::DefaultGuard) {
+/// Captures what this thread logs, and a line whenever a span closes, until the second is dropped.
+async fn capture() -> (Captured, impl Sized) {
+    let alone = ALONE.lock().await;
     let captured = Captured::default();
     let writer = captured.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -37,7 +34,7 @@ fn capture() -> (Captured, tracing::subscriber::DefaultGuard) {
         .with_writer(move || writer.clone())
         .finish();
     let default = tracing::subscriber::set_default(subscriber);
-    (captured, default)
+    (captured, (default, alone))
 }
 
 impl Write for Captured {
@@ -52,9 +49,8 @@ impl Write for Captured {
 
 #[tokio::test(start_paused = true)]
 async fn spans_carry_the_token_and_a_loss_is_a_warning() {
-    let _alone = ALONE.lock().await;
-    let (captured, _default) = capture();
-    let locks = Memory::new().locks(settings()).unwrap();
+    let (captured, _kept) = capture().await;
+    let [locks] = clients();
     let guard = locks.lock("a").acquire().await.unwrap();
     guard.run(async { tracing::info!("working") }).await.unwrap();
     guard.release().await.unwrap();
@@ -74,9 +70,8 @@ async fn spans_carry_the_token_and_a_loss_is_a_warning() {
 
 #[tokio::test(start_paused = true)]
 async fn the_loss_of_a_turn_names_its_own_token_and_is_logged_at_once() {
-    let _alone = ALONE.lock().await;
-    let (captured, _default) = capture();
-    let locks = Memory::new().locks(settings()).unwrap();
+    let (captured, _kept) = capture().await;
+    let [locks] = clients();
     let lock = locks.lock("a").local_handoffs(8);
     let first = lock.acquire().await.unwrap();
     let second = tokio::spawn(async move { lock.acquire().await.unwrap() });
@@ -98,9 +93,8 @@ async fn the_loss_of_a_turn_names_its_own_token_and_is_logged_at_once() {
 async fn a_callers_span_is_not_changed_and_holds_are_not_inside_the_acquisition() {
     use tracing::Instrument;
 
-    let _alone = ALONE.lock().await;
-    let (captured, _default) = capture();
-    let locks = Memory::new().locks(settings()).unwrap();
+    let (captured, _kept) = capture().await;
+    let [locks] = clients();
     // With fields of the same names as those of the spans inside it.
     let request =
         tracing::info_span!("request", token = tracing::field::Empty, lock = tracing::field::Empty);
@@ -130,7 +124,7 @@ impl Captured {
 
 fn clients<const N: usize>() -> [Locks; N] {
     let memory = Memory::new();
-    [(); N].map(|()| memory.locks(settings()).expect("a runtime"))
+    [(); N].map(|()| memory.locks(Settings::default()).expect("a runtime"))
 }
 
 fn acquire(lock: Lock) -> JoinHandle<()> {
@@ -142,9 +136,8 @@ fn acquire(lock: Lock) -> JoinHandle<()> {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_oneself_without_a_limit_is_a_warning() {
-    let _alone = ALONE.lock().await;
     for handoffs in [1, 8] {
-        let (captured, _default) = capture();
+        let (captured, _kept) = capture().await;
         let [locks] = clients();
         let lock = locks.lock("a").local_handoffs(handoffs);
         let guard = lock.acquire().await.unwrap();
@@ -172,8 +165,7 @@ async fn a_wait_for_oneself_without_a_limit_is_a_warning() {
 
 #[tokio::test(start_paused = true)]
 async fn several_locks_of_which_one_is_held_here_are_a_warning() {
-    let _alone = ALONE.lock().await;
-    let (captured, _default) = capture();
+    let (captured, _kept) = capture().await;
     let [locks] = clients();
     let _b = locks.lock("b").acquire().await.unwrap();
     let both = all([locks.lock("a"), locks.lock("b")]);
@@ -184,9 +176,8 @@ async fn several_locks_of_which_one_is_held_here_are_a_warning() {
 
 #[tokio::test(start_paused = true)]
 async fn contention_is_no_warning() {
-    let _alone = ALONE.lock().await;
     for handoffs in [1, 8] {
-        let (captured, _default) = capture();
+        let (captured, _kept) = capture().await;
         let [locks, other] = clients();
         // Tasks that take turns, each for less than the ten seconds.
         let lock = locks.lock("a").local_handoffs(handoffs);
@@ -217,8 +208,7 @@ async fn contention_is_no_warning() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_ones_own_permits_is_a_warning_if_no_others_are_in_the_way() {
-    let _alone = ALONE.lock().await;
-    let (captured, _default) = capture();
+    let (captured, _kept) = capture().await;
     let [locks, other] = clients();
     let _mine = locks.semaphore("a", 2).acquire().await.unwrap();
     let theirs = other.semaphore("a", 2).acquire().await.unwrap();
@@ -234,8 +224,7 @@ async fn a_wait_for_ones_own_permits_is_a_warning_if_no_others_are_in_the_way() 
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_acquires_out_of_order_is_a_warning() {
-    let _alone = ALONE.lock().await;
-    let (captured, _default) = capture();
+    let (captured, _kept) = capture().await;
     let [locks, other] = clients();
     let owner = Owner::new();
     let owned = |names: &[&str]| all(names.iter().map(|name| locks.lock(name).owned_by(&owner)));
