@@ -162,14 +162,6 @@ mod tests {
         assert_eq!(Moment::from_nanos(1) + Duration::MAX, Moment::NEVER);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_tokio_clock_follows_paused_time() {
-        let clock = TokioClock::new();
-        let start = clock.now();
-        clock.sleep_until(start + Duration::from_secs(5)).await;
-        assert_eq!(clock.now().duration_since(start), Duration::from_secs(5));
-    }
-
     proptest! {
         #[test]
         fn a_lease_ends_before_the_store_frees_it(sent in 0..u64::MAX / 2, ms in 0u64..100_000_000) {

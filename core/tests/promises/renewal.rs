@@ -1,15 +1,11 @@
 //! Renewals are sent in time and in few requests, whatever the store answers.
 
-use std::sync::Arc;
-
-use fencelock_core::{Clock, Guard, Liveness, Locks, LostReason, RenewOutcome, RenewalPlan};
+use fencelock_core::{Guard, Liveness, Locks, RenewOutcome, RenewalPlan};
 #[cfg(feature = "metrics")]
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
-use crate::scripted::{
-    Jumping, One, SECOND, Script, TTL, granted, is_renewal, ms, refused_connection, renewed,
-};
+use crate::scripted::{One, SECOND, Script, granted, is_renewal, ms, refused_connection, renewed};
 
 #[cfg(feature = "metrics")]
 #[tokio::test(start_paused = true)]
@@ -158,21 +154,4 @@ async fn a_wake_up_detects_at_once_that_a_fixed_lease_was_taken_away() {
     assert!(store.claim(0).wake());
     guard.lost().await;
     assert_eq!(store.now(), granted);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_answer_to_a_renewal_revives_nothing_after_the_validity() {
-    let clock = Arc::new(Jumping::default());
-    let slow = clock.clone();
-    let renewals = move |asked: One| {
-        // The process was paused meanwhile, and the store answers as if it had not been.
-        slow.jump(2 * TTL);
-        let valid_until = slow.now() + asked.of.ttl();
-        async move { Ok(RenewOutcome::Renewed { valid_until }) }
-    };
-    let (_store, locks) = Script::new().clock(clock).renewals(renewals).connect();
-    let guard = locks.lock("a").acquire().await.unwrap();
-    sleep(TTL / 2).await;
-    assert!(!guard.is_held(), "revived: {guard:?}");
-    assert_eq!(guard.lost().await, LostReason::Expired);
 }
