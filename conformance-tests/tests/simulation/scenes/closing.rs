@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
 use crate::scenes::scripted::{
-    Call, SECOND, Scripted, Step, granted, is_attempt, is_release, unreachable,
+    Call, SECOND, Scripted, Step, granted, holding, is_attempt, is_release, unreachable,
 };
 
 fn acquire(locks: &Locks) -> JoinHandle<Result<Guard>> {
@@ -67,13 +67,11 @@ async fn close_ends_holds_then_releases_them() {
 
 #[tokio::test(start_paused = true)]
 async fn close_waits_for_a_release_under_way() {
-    let store = Scripted::leases();
+    let (store, locks, guard) = holding("a").await;
     store.on_release(|asked| match asked.nth {
         0 => Step::After(SECOND, Err(unreachable())),
         _ => Step::After(SECOND, Ok(ReleaseOutcome::Removed)),
     });
-    let locks = store.locks();
-    let guard = locks.lock("a").acquire().await.unwrap();
     let releasing = tokio::spawn(guard.release());
     store.until(1, is_release).await;
     locks.close().await.unwrap();
@@ -120,10 +118,8 @@ async fn a_grant_that_meets_close_is_no_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn close_is_bounded_when_the_store_is_silent() {
-    let store = Scripted::leases();
+    let (store, locks, guard) = holding("a").await;
     store.on_release(|_| Step::Never);
-    let locks = store.locks();
-    let guard = locks.lock("a").acquire().await.unwrap();
     let asked = store.now();
     let error = locks.close().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -136,10 +132,8 @@ async fn close_is_bounded_when_the_store_is_silent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_close_can_be_called_again() {
-    let store = Scripted::leases();
+    let (store, locks, guard) = holding("a").await;
     store.on_release(|_| Step::After(2 * SECOND, Ok(ReleaseOutcome::Removed)));
-    let locks = store.locks();
-    let guard = locks.lock("a").acquire().await.unwrap();
     assert!(tokio::time::timeout(SECOND, locks.close()).await.is_err());
     assert!(!guard.is_held());
     locks.close().await.unwrap();

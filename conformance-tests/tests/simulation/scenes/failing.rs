@@ -11,8 +11,8 @@ use fencelock_core::{
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::scenes::scripted::{
-    Call, SECOND, Scripted, Stall, Step, granted, is_release, is_renewal, renewed, unreachable,
-    waiting,
+    Call, SECOND, Scripted, Stall, Step, granted, holding, is_release, is_renewal, renewed,
+    unreachable, waiting,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -49,9 +49,7 @@ async fn a_panic_in_release_is_retried_in_the_background() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_begin_blocks_no_other_client() {
-    let store = Scripted::leases();
-    let locks = store.locks();
-    let held = locks.lock("held").acquire().await.unwrap();
+    let (store, locks, held) = holding("held").await;
     let panics = |claim: &Claim| assert!(!is_a(claim), "the backend panics");
     store.change(|script| script.begins(panics));
     let lock = locks.lock("a");
@@ -64,9 +62,7 @@ async fn a_panic_in_begin_blocks_no_other_client() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_in_inspect_blocks_no_other_client() {
-    let store = Scripted::leases();
-    let locks = store.locks();
-    let held = locks.lock("a").acquire().await.unwrap();
+    let (store, locks, held) = holding("a").await;
     store.on_inspect(Step::Panic);
     let asking = locks.clone();
     assert!(tokio::spawn(async move { asking.inspect("a").await }).await.unwrap_err().is_panic());

@@ -12,7 +12,7 @@ use fencelock_core::{
 use tokio::time::{sleep, timeout};
 
 use crate::scenes::scripted::{
-    Call, SECOND, Scripted, Step, TTL, is_release, unreachable, waiting,
+    Call, SECOND, Scripted, Step, TTL, holding, is_release, unreachable, waiting,
 };
 use crate::world::gate::AtMostPolls;
 
@@ -66,13 +66,11 @@ async fn a_release_dropped_at_any_poll_is_finished() {
     let mut polls = 0;
     loop {
         polls += 1;
-        let store = Scripted::leases();
+        let (store, locks, guard) = holding("a").await;
         store.on_release(|asked| match asked.nth {
             0 => Step::After(SECOND, Err(unreachable())),
             _ => Step::After(SECOND, Ok(ReleaseOutcome::Removed)),
         });
-        let locks = store.locks();
-        let guard = locks.lock("a").acquire().await.unwrap();
         let released = AtMostPolls::new(guard.release(), polls).await;
         locks.close().await.unwrap();
         assert!(store.count(is_release) >= 2 && store.count(too_early) == 0, "{:?}", store.calls());
@@ -162,12 +160,7 @@ async fn a_clean_up_of_a_lease_ends_after_the_lease() {
 fn outlived() -> (Arc<Scripted>, fencelock_core::Locks, Guard) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime needs no resources");
-    let left = runtime.block_on(async {
-        let store = Scripted::leases();
-        let locks = store.locks();
-        let guard = locks.lock("a").acquire().await.expect("granted");
-        (store, locks, guard)
-    });
+    let left = runtime.block_on(holding("a"));
     assert!(left.2.is_held());
     drop(runtime);
     left

@@ -9,7 +9,8 @@ use fencelock_core::{Guard, Liveness, LostReason, Moment, RenewOutcome, RenewalP
 use tokio::time::{sleep, timeout};
 
 use crate::scenes::scripted::{
-    Call, SECOND, Scripted, Step, TTL, in_the_end, is_release, is_renewal, renewed, unreachable,
+    Call, SECOND, Scripted, Step, TTL, holding, in_the_end, is_release, is_renewal, renewed,
+    unreachable,
 };
 
 /// Waits for the loss, which must come as the validity ends: not before, hardly after.
@@ -36,13 +37,11 @@ async fn a_renewal_that_never_returns_is_a_loss_at_the_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_renew_is_retried() {
-    let store = Scripted::leases();
+    let (store, locks, guard) = holding("a").await;
     store.on_renew(|asked| match asked.n {
         0 => Step::Panic,
         _ => Step::Now(renewed(&asked)),
     });
-    let locks = store.locks();
-    let guard = locks.lock("a").acquire().await.unwrap();
     let other = locks.lock("b").acquire().await.unwrap();
     sleep(10 * SECOND).await;
     assert!(guard.is_held() && other.is_held());
@@ -74,9 +73,7 @@ async fn a_lost_renewal_reply_leaves_the_old_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn only_the_answer_about_a_hold_itself_counts() {
-    let store = Scripted::leases();
-    let locks = store.locks();
-    let kept = locks.lock("kept").acquire().await.unwrap();
+    let (store, locks, kept) = holding("kept").await;
     let lost = locks.lock("lost").acquire().await.unwrap();
     // The loss is reported at once, although the backend panics in the other renewal.
     let (id, taken) = (store.claim(1).id(), store.now() + SECOND);

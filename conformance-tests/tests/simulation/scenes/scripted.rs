@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fencelock_core::{
-    AttemptOutcome, Error, ErrorKind, Liveness, ReleaseOutcome, RenewOutcome, RenewalPlan, Result,
-    Snapshot, WaiterCheck,
+    AttemptOutcome, Error, ErrorKind, Guard, Liveness, Locks, ReleaseOutcome, RenewOutcome,
+    RenewalPlan, Result, Snapshot, WaiterCheck,
 };
 use tokio::time::sleep;
 
@@ -23,6 +23,14 @@ pub(crate) const TTL: Duration = Duration::from_secs(3);
 
 pub(crate) fn unreachable() -> Error {
     Error::new(ErrorKind::Unreachable, "the reply was lost")
+}
+
+/// A store with leases, a client of it, and a lock of this name that it holds.
+pub(crate) async fn holding(name: &str) -> (Arc<Scripted>, Locks, Guard) {
+    let store = Scripted::leases();
+    let locks = store.locks();
+    let guard = locks.lock(name).acquire().await.expect("granted");
+    (store, locks, guard)
 }
 
 /// What the backend does with one request.

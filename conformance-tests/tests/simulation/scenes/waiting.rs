@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::scenes::scripted::{
-    self, Call, One, SECOND, Scripted, Step, TTL, granted, in_the_end, is_attempt, is_check,
-    is_release, unreachable,
+    self, Call, One, SECOND, Scripted, Step, TTL, granted, holding, in_the_end, is_attempt,
+    is_check, is_release, unreachable,
 };
 use crate::world::gate::AtMostPolls;
 
@@ -148,9 +148,7 @@ async fn a_check_with_too_few_results_is_unknown_for_the_other_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_attempt_leaves_nothing() {
-    let store = Scripted::leases();
-    let locks = store.locks();
-    let held = locks.lock("other").acquire().await.unwrap();
+    let (store, locks, held) = holding("other").await;
     store.on_attempt(|_| Step::Panic);
     let lock = locks.lock("a");
     let failed = tokio::spawn(async move { lock.acquire().await }).await.unwrap_err();
@@ -266,28 +264,6 @@ async fn a_silent_store_is_waited_for_so_long() {
         assert_eq!(error.kind(), ErrorKind::Unreachable, "checks: {checks}");
         let waited = store.now().duration_since(asked);
         assert!(waited >= 5 * SECOND && waited <= 8 * SECOND, "{waited:?}, checks: {checks}");
-        store.until(1, is_release).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_limit_is_kept_to_in_every_phase() {
-    let limit = Duration::from_millis(2_500);
-    // Only a store that queued the claim has said that the lock is not free.
-    let phases: [(Step<AttemptOutcome>, ErrorKind); 3] = [
-        (Step::Never, ErrorKind::Unreachable),
-        (waiting(SECOND), ErrorKind::WaitTimedOut),
-        (Step::Now(Err(unreachable())), ErrorKind::Unreachable),
-    ];
-    for (step, kind) in phases {
-        let store = Scripted::leases();
-        let asked = store.now();
-        store.on_attempt(move |_| step.clone());
-        let lock = store.locks().lock("a").wait_at_most(limit);
-        let error = lock.acquire().await.unwrap_err();
-        assert_eq!(error.kind(), kind);
-        let waited = store.now().duration_since(asked);
-        assert!(waited >= limit && waited <= limit + Duration::from_millis(2), "{waited:?}");
         store.until(1, is_release).await;
     }
 }
