@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{
     Claim, Clock, Error, ErrorKind, Label, LockName, Mode, Moment, OwnerToken, Permits, Result,
     TokioClock,
@@ -95,10 +96,6 @@ impl Server {
         self.mutant == Some(mutant)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn key(&self, name: &LockName, mode: Mode) -> String {
         let key = name.key();
         match self.mutant {
@@ -128,7 +125,7 @@ impl Server {
         change: impl FnOnce(&mut Queue, Moment) -> (T, bool),
     ) -> T {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut queue = state.queues.remove(key).unwrap_or_default();
         queue.expire(now);
         let (result, serve) = change(&mut queue, now);
@@ -146,7 +143,7 @@ impl Server {
     }
 
     pub(crate) fn ticket(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.last_ticket += 1;
         state.last_ticket
     }
@@ -236,11 +233,11 @@ impl Server {
 
     pub(crate) fn clear(&self, prefix: &str) {
         let clears_all = self.is(Mutant::ClearsEverything);
-        self.state().queues.retain(|key, _| !clears_all && !key.starts_with(prefix));
+        self.state.lock().queues.retain(|key, _| !clears_all && !key.starts_with(prefix));
     }
 
     pub(crate) fn leftovers(&self) -> Vec<String> {
-        let queues = self.state().queues.keys().cloned().collect();
+        let queues = self.state.lock().queues.keys().cloned().collect();
         [queues, self.cells.keys()].concat()
     }
 
@@ -263,7 +260,7 @@ impl Server {
     }
 
     pub(crate) fn lose_data(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (last_ticket, grants) = (state.last_ticket, state.grants);
         *state = State { last_ticket, grants, ..State::default() };
     }

@@ -29,7 +29,7 @@ fn settings(process: u32) -> Settings {
 }
 
 fn link(process: u32, in_order: bool) -> Arc<Link> {
-    Arc::new(Link::new(process, 1, &Conditions::made_by_hand(), in_order))
+    Arc::new(Link::new(process, 1, &Conditions::default(), in_order))
 }
 
 /// A server with leases whose processes check waiters only once a minute.

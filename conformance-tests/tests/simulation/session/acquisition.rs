@@ -1,9 +1,10 @@
 //! One claim's node in the server with sessions: made once, found again when its creation was
 //! unsure, watched while it waits and while it is held, deleted until it is gone.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{
     Acquisition, AttemptOutcome, Claim, FencingToken, IfBusy, Mode, ReleaseOutcome, Residue,
     Result, WatchHandle,
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::lease::script::Who;
 use crate::mutant::Mutant;
 use crate::session::backend::{SessionBackend, unreachable};
-use crate::session::server::Nodes;
+use crate::session::server::{Node, Nodes, SessionServer};
 
 pub(crate) struct SessionAcquisition {
     backend: Arc<SessionBackend>,
@@ -68,21 +69,13 @@ impl SessionAcquisition {
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn put(&self, place: Place) {
-        *self.place() = place;
-    }
-
-    fn watches(&self) -> MutexGuard<'_, Vec<WatchHandle>> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.place.lock() = place;
     }
 
     /// Whether its node, as far as this process knows, is still there.
     pub(crate) fn is_still_in(&self, session: Option<u64>) -> bool {
-        let own = self.place().session();
+        let own = self.place.lock().session();
         own.is_some() && own == session && !self.gone.load(Ordering::Acquire)
     }
 
@@ -102,7 +95,7 @@ impl SessionAcquisition {
             self.backend.write(self.who.claim, session, move |it| it.sync(session)).await?;
         }
         let nodes = self.list(session).await?;
-        let own = |node: &crate::session::server::Node| node.who == self.who;
+        let own = |node: &Node| node.who == self.who;
         let found = nodes.iter().find(|(_, node)| own(node) && node.session == session);
         let place = match found {
             Some((seq, node)) => Place::Node { session, seq: *seq, token: node.token },
@@ -115,9 +108,7 @@ impl SessionAcquisition {
     async fn create(&self, session: u64) -> Result<(u64, u64)> {
         self.put(Place::Unsure(session));
         let (lock, who, mode) = (self.lock, self.who, self.claim.mode());
-        let create = move |server: &crate::session::server::SessionServer| {
-            server.create(session, lock, who, mode)
-        };
+        let create = move |server: &SessionServer| server.create(session, lock, who, mode);
         let (seq, token) = self.backend.write(who.claim, session, create).await?;
         self.put(Place::Node { session, seq, token });
         Ok((seq, token))
@@ -131,15 +122,13 @@ impl SessionAcquisition {
             let _ = event.await;
             noticed.store(true, Ordering::Release);
         });
-        self.watches().push(armed);
-        let watch = move |server: &crate::session::server::SessionServer| {
-            server.watch(who, lock, seq, fired)
-        };
+        self.watches.lock().push(armed);
+        let watch = move |server: &SessionServer| server.watch(who, lock, seq, fired);
         self.backend.read(who.claim, session, watch).await
     }
 
     async fn grant(&self, session: u64, seq: u64, token: u64) -> Result<AttemptOutcome> {
-        self.watches().clear();
+        self.watches.lock().clear();
         if !self.is_mutant(Mutant::OwnNodeUnwatched)
             && !self.watch(session, seq, &self.gone).await?
         {
@@ -181,7 +170,7 @@ impl Acquisition for SessionAcquisition {
         if self.backend.heartbeat_is_due() {
             self.backend.heartbeat(session).await?;
         }
-        let mut place = *self.place();
+        let mut place = *self.place.lock();
         if place.session().is_some_and(|own| own != session) {
             // Gone with its session, which has ended.
             place = Place::None;
@@ -224,7 +213,7 @@ impl Acquisition for SessionAcquisition {
             if try_only {
                 return Ok(AttemptOutcome::Busy { rest: Residue::Perhaps });
             }
-            self.watches().clear();
+            self.watches.lock().clear();
             let mut all_there = true;
             for obstacle in self.obstacles(&ahead) {
                 all_there &= self.watch(session, obstacle, &self.fired).await?;
@@ -237,14 +226,14 @@ impl Acquisition for SessionAcquisition {
 
     async fn release(&self) -> Result<ReleaseOutcome> {
         let removal = self.leave().await?;
-        self.watches().clear();
+        self.watches.lock().clear();
         Ok(removal)
     }
 }
 
 impl SessionAcquisition {
     async fn leave(&self) -> Result<ReleaseOutcome> {
-        let mut place = *self.place();
+        let mut place = *self.place.lock();
         let Some(session) = place.session() else { return Ok(ReleaseOutcome::Absent) };
         if self.backend.session() != Some(session) {
             return Ok(ReleaseOutcome::Absent);
@@ -257,17 +246,12 @@ impl SessionAcquisition {
         }
         let Place::Node { seq, .. } = place else { return Ok(ReleaseOutcome::Absent) };
         let lock = self.lock;
-        let delete =
-            move |server: &crate::session::server::SessionServer| server.delete(session, lock, seq);
+        let delete = move |server: &SessionServer| server.delete(session, lock, seq);
         let removed = self.backend.write(self.who.claim, session, delete).await;
         match removed {
-            Ok(true) => {
+            Ok(removed) => {
                 self.put(Place::None);
-                Ok(ReleaseOutcome::Removed)
-            }
-            Ok(false) => {
-                self.put(Place::None);
-                Ok(ReleaseOutcome::Absent)
+                Ok(if removed { ReleaseOutcome::Removed } else { ReleaseOutcome::Absent })
             }
             Err(_) if self.backend.session() != Some(session) => Ok(ReleaseOutcome::Absent),
             Err(error) => Err(error),

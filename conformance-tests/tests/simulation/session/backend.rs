@@ -2,18 +2,19 @@
 //! is what every hold is valid by.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{
-    Acquisition, Claim, Clock, DistributedLock, Error, ErrorKind, Liveness, LockName, Modes,
-    Moment, Order, ParticipantId, Profile, Reach, ReleaseOutcome, RenewOutcome, RenewalPlan,
-    Result, Snapshot, TokenOrder, Ttl, WaiterCheck,
+    Acquisition, Claim, Clock, DistributedLock, Error, ErrorKind, Liveness, LockName, Moment,
+    ParticipantId, Profile, ReleaseOutcome, RenewOutcome, RenewalPlan, Result, Snapshot,
+    TokenOrder, WaiterCheck,
 };
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 
-use crate::lease::backend::lock_number;
+use crate::lease::backend::{self as lease, lock_number};
 use crate::lease::script::Who;
 use crate::mutant::Mutant;
 use crate::session::acquisition::SessionAcquisition;
@@ -55,17 +56,13 @@ impl SessionBackend {
             clock,
             profile: Profile {
                 store: "sessions",
-                reach: Reach::Network,
                 liveness: Liveness::Session(server.timeout),
                 renewal: RenewalPlan::Every(server.timeout / 10),
-                longest_ttl: Ttl::MAX,
-                order: Order::Arrival,
-                modes: Modes::ALL,
                 downgrade: false,
                 tokens: TokenOrder::Data,
                 max_local_handoffs: TURNS,
-                cells: None,
                 exclusion_fails_when: Cow::Borrowed(&[]),
+                ..lease::PROFILE.clone()
             },
             own: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
@@ -74,12 +71,8 @@ impl SessionBackend {
         })
     }
 
-    fn own(&self) -> MutexGuard<'_, Own> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn session(&self) -> Option<u64> {
-        self.own().session
+        self.own.lock().session
     }
 
     pub(crate) fn heartbeat_every(&self) -> Duration {
@@ -100,7 +93,7 @@ impl SessionBackend {
         let (server, link) = (self.server.clone(), self.link.clone());
         let opened = self.link.call(0, self.request_bound(), move || server.open(&link)).await;
         let session = opened.flatten().ok_or_else(unreachable)?;
-        *self.own() = Own { session: Some(session), committed: Some(sent) };
+        *self.own.lock() = Own { session: Some(session), committed: Some(sent) };
         Ok(session)
     }
 
@@ -122,7 +115,7 @@ impl SessionBackend {
                 Ok(written)
             }
             Some(Err(Expired)) => {
-                let mut own = self.own();
+                let mut own = self.own.lock();
                 if own.session == Some(session) {
                     *own = Own::default();
                 }
@@ -148,7 +141,7 @@ impl SessionBackend {
     }
 
     fn alive(&self, session: u64, sent: Moment) {
-        let mut own = self.own();
+        let mut own = self.own.lock();
         if own.session == Some(session) {
             own.committed = own.committed.max(Some(sent));
         }
@@ -156,7 +149,7 @@ impl SessionBackend {
 
     /// Until when whatever `session` has may be believed in.
     pub(crate) fn valid_until(&self, session: u64) -> Option<Moment> {
-        let own = self.own();
+        let own = self.own.lock();
         let committed = own.committed.filter(|_| own.session == Some(session))?;
         Some(match self.server.mutant {
             Some(Mutant::WaitsForExpired) => self.clock.now() + self.server.timeout * 100,
@@ -165,7 +158,7 @@ impl SessionBackend {
     }
 
     pub(crate) fn heartbeat_is_due(&self) -> bool {
-        let committed = self.own().committed;
+        let committed = self.own.lock().committed;
         committed.is_none_or(|sent| sent + self.heartbeat_every() <= self.clock.now())
     }
 
@@ -184,7 +177,7 @@ impl SessionBackend {
     async fn shared_heartbeat(&self, session: u64) -> Result<()> {
         let now = self.clock.now();
         let beat = {
-            let mut last = self.beat.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.beat.lock();
             match &*last {
                 Some((asked, beat)) if *asked == now => beat.clone(),
                 _ => {

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Clock, Mode, Moment};
 use tokio::sync::oneshot;
 
@@ -84,15 +85,11 @@ impl SessionServer {
         SessionServer { history, mutant, timeout, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A new session of the process behind `link`; an older one is not kept alive any more.
     pub(crate) fn open(self: &Arc<Self>, link: &Arc<Link>) -> Option<u64> {
         let now = self.history.now();
         let process = link.process;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.cut_off.contains_key(&process) {
             return None;
         }
@@ -111,7 +108,7 @@ impl SessionServer {
     }
 
     fn end(&self, session: u64, how: &'static str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(Session { process, .. }) = state.sessions.remove(&session) else { return };
         let mut gone = Vec::new();
         for (lock, nodes) in &state.locks {
@@ -132,7 +129,7 @@ impl SessionServer {
         session: u64,
         write: impl FnOnce(&mut State) -> T,
     ) -> Option<Result<T, Expired>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = self.history.now();
         let Some(known) = state.sessions.get_mut(&session) else { return Some(Err(Expired)) };
         let process = known.process;
@@ -180,7 +177,7 @@ impl SessionServer {
 
     /// The process has seen the reply to its last write.
     pub(crate) fn caught_up(&self, process: u32) {
-        self.state().catch_up(process);
+        self.state.lock().catch_up(process);
     }
 
     /// `false` when it was not there.
@@ -202,7 +199,7 @@ impl SessionServer {
     /// What the process's follower shows.
     pub(crate) fn list(&self, process: u32, lock: usize) -> Nodes {
         let now = self.history.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.cut_off.contains_key(&process) {
             for session in state.sessions.values_mut().filter(|it| it.process == process) {
                 session.heard = now;
@@ -219,7 +216,7 @@ impl SessionServer {
         seq: u64,
         fired: oneshot::Sender<()>,
     ) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let there = state.shown(who.process, lock).is_some_and(|nodes| nodes.contains_key(&seq));
         if there {
             let watches = state.watches.entry((lock, seq)).or_default();
@@ -232,7 +229,7 @@ impl SessionServer {
     /// A person deletes the nodes that are held.
     pub(crate) fn evict(&self, lock: usize) {
         self.history.note(0, "evicted", lock as u64, 0);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let held = state.locks.entry(lock).or_default().iter().filter(|(_, node)| node.taken);
         let held: Vec<_> = held.map(|(seq, node)| (*seq, node.tokens())).collect();
         for (seq, tokens) in held {
@@ -243,7 +240,7 @@ impl SessionServer {
 
     /// The process's follower loses its leader and continues to answer, or has it back.
     pub(crate) fn cut_off(&self, process: u32, cut_off: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if cut_off {
             state.catch_up(process);
             let shown = state.locks.clone();
@@ -257,14 +254,14 @@ impl SessionServer {
     /// pings are rare, and followers report them now and then.
     pub(crate) fn goes_silent(&self, process: u32, silence: Duration) {
         let now = self.history.now();
-        for session in self.state().sessions.values_mut().filter(|it| it.process == process) {
+        for session in self.state.lock().sessions.values_mut().filter(|it| it.process == process) {
             session.heard = session.heard.max(now - silence);
         }
     }
 
     /// The client of this node knows that it holds. Not a request: for the checks only.
     pub(crate) fn taken(&self, lock: usize, seq: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let nodes = state.locks.entry(lock).or_default();
         let modes: Vec<Mode> = nodes.range(..=seq).map(|(_, node)| node.mode).collect();
         let Some(node) = nodes.get_mut(&seq) else { return };
@@ -295,7 +292,7 @@ impl SessionServer {
     }
 
     pub(crate) fn leftovers(&self) -> Vec<String> {
-        let state = self.state();
+        let state = self.state.lock();
         let mut left = Vec::new();
         for (lock, nodes) in &state.locks {
             left.extend(nodes.values().map(|node| format!("lock {lock}: {node:?}")));
@@ -371,7 +368,7 @@ async fn watch_over(server: Weak<SessionServer>, session: u64, timeout: Duration
         let end = {
             let Some(server) = server.upgrade() else { return };
             let now = server.history.now();
-            let mut state = server.state();
+            let mut state = server.state.lock();
             let Some(Session { process, heard }) = state.sessions.get(&session) else { return };
             let (process, heard) = (*process, *heard);
             if heard + timeout > now {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::world::dice::Dice;
 
-/// Chances in per cent.
-#[derive(Clone, Debug)]
+/// Chances in per cent. By default nothing goes wrong by chance: for a test that makes its own trouble.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Conditions {
     /// Nothing is lost, late, cut, paused or crashed: the checks are tight.
     pub(crate) calm: bool,
@@ -42,23 +42,10 @@ impl Conditions {
     pub(crate) fn calm(dice: &mut Dice) -> Conditions {
         Conditions {
             calm: true,
-            request_lost: 0,
-            reply_lost: 0,
-            reset: 0,
-            late: 0,
-            late_by: Duration::ZERO,
-            push_lost: 0,
-            push_late: 0,
-            push_twice: 0,
             delay_ms: dice.pick(&[0, 0, 1, 3]),
-            cuts: 0,
-            pauses: 0,
-            crashes: 0,
-            stale: 0,
             evictions: dice.pick(&[0, 0, 30]),
-            wipes: 0,
-            backend_faults: 0,
             rate: dice.pick(&[-9_000, 0, 9_000]),
+            ..Conditions::default()
         }
     }
 
@@ -84,12 +71,6 @@ impl Conditions {
             backend_faults: dice.pick(&[0, 0, 0, 2, 10]),
             rate: dice.pick(&[-9_000, 0, 9_000]),
         }
-    }
-
-    /// Nothing goes wrong by chance: for a test that makes its own trouble.
-    pub(crate) fn made_by_hand() -> Conditions {
-        let calm = Conditions::calm(&mut Dice::of(&[]));
-        Conditions { calm: false, delay_ms: 0, evictions: 0, rate: 0, ..calm }
     }
 
     /// Whether there is no fault at all, not even an eviction.

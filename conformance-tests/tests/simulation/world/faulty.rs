@@ -113,6 +113,14 @@ impl Faults {
         self.gate.pass().await;
         true
     }
+
+    /// What `work` answers, with a fault before it or after it.
+    async fn around<T>(&self, work: impl Future<Output = T>) -> T {
+        self.stumble().await;
+        let answer = work.await;
+        self.stumble().await;
+        answer
+    }
 }
 
 /// A panic that is not printed, since it was ordered.
@@ -202,23 +210,14 @@ impl<S: DistributedLock> Acquisition for FaultyAcquisition<S> {
     }
 
     async fn attempt(&self) -> Result<AttemptOutcome> {
-        self.faults.stumble().await;
-        let answer = self.inner.attempt().await;
-        self.faults.stumble().await;
-        answer
+        self.faults.around(self.inner.attempt()).await
     }
 
     async fn release(&self) -> Result<ReleaseOutcome> {
-        self.faults.stumble().await;
-        let answer = self.inner.release().await;
-        self.faults.stumble().await;
-        answer
+        self.faults.around(self.inner.release()).await
     }
 
     async fn downgrade(&self) -> Result<RenewOutcome> {
-        self.faults.stumble().await;
-        let answer = self.inner.downgrade().await;
-        self.faults.stumble().await;
-        answer
+        self.faults.around(self.inner.downgrade()).await
     }
 }

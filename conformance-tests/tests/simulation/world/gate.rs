@@ -5,9 +5,10 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Clock, Moment, TokioClock};
 
 use crate::world::dice::Dice;
@@ -27,19 +28,15 @@ struct Inner {
 }
 
 impl Gate {
-    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn shut(&self) {
-        self.inner().shut_by += 1;
+        self.inner.lock().shut_by += 1;
     }
 
     /// Undoes one [`shut`](Gate::shut). What `process` believes then must be right at once,
     /// the first to check: its tasks wake in any order.
     pub(crate) fn open(&self, history: &History, process: u32, order: &mut Dice) {
         let mut kept = {
-            let mut inner = self.inner();
+            let mut inner = self.inner.lock();
             inner.shut_by -= 1;
             if inner.shut_by > 0 {
                 return;
@@ -56,16 +53,16 @@ impl Gate {
     }
 
     pub(crate) fn is_shut(&self) -> bool {
-        self.inner().shut_by > 0
+        self.inner.lock().shut_by > 0
     }
 
     /// When it was opened last.
     pub(crate) fn opened_at(&self) -> Moment {
-        Moment::from_nanos(self.inner().opened_at)
+        Moment::from_nanos(self.inner.lock().opened_at)
     }
 
     pub(crate) fn poll_pass(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if inner.shut_by > 0 {
             inner.kept.push(cx.waker().clone());
             return Poll::Pending;

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fencelock_core::sync::Mutex;
 use fencelock_core::{Clock, FencingToken, Guard, Mode, Moment, TokioClock};
 
 use crate::world::gate::Gate;
@@ -124,62 +125,58 @@ impl History {
         self.time.now()
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes down one event, and checks everything that is held.
     pub(crate) fn note(&self, process: u32, what: &'static str, a: u64, b: u64) {
         let now = self.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.trace.push(Event { at: now.as_nanos(), process, what, a, b });
         state.check(now);
     }
 
     pub(crate) fn fail(&self, message: String) {
-        self.state().fail(message);
+        self.state.lock().fail(message);
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
-        self.state().failure.clone()
+        self.state.lock().failure.clone()
     }
 
     pub(crate) fn tally(&self) -> Tally {
-        let state = self.state();
+        let state = self.state.lock();
         Tally { events: state.trace.len() as u64, ..state.tally }
     }
 
     pub(crate) fn count(&self, count: impl FnOnce(&mut Tally)) {
-        count(&mut self.state().tally);
+        count(&mut self.state.lock().tally);
     }
 
     /// A claim took its place in a queue.
     pub(crate) fn arrives(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.last_arrival += 1;
         state.last_arrival
     }
 
     /// The store granted `token` to the claim that arrived as number `arrival`.
     pub(crate) fn gave(&self, lock: usize, token: u64, arrival: u64) {
-        self.state().arrivals.insert((lock, token), arrival);
+        self.state.lock().arrivals.insert((lock, token), arrival);
     }
 
     /// A place in a queue, or a hold, has ended.
     pub(crate) fn freed(&self, lock: usize) {
         let now = self.now();
-        self.state().freed.insert(lock, now);
+        self.state.lock().freed.insert(lock, now);
     }
 
     /// The store took a grant with `tokens` away, by order or by accident; in a calm the holder hears of it
     /// within `reported_within`.
     pub(crate) fn excuse(&self, lock: usize, tokens: Range<u64>, reported_within: Duration) {
         let by = self.calm.then(|| self.now() + reported_within);
-        self.state().excused.extend(tokens.map(|token| ((lock, token), by)));
+        self.state.lock().excused.extend(tokens.map(|token| ((lock, token), by)));
     }
 
     pub(crate) fn is_excused(&self, lock: usize, token: FencingToken) -> bool {
-        self.state().excused.contains_key(&(lock, token.get()))
+        self.state.lock().excused.contains_key(&(lock, token.get()))
     }
 
     pub(crate) fn granted(&self, granted: &Granted<'_>) {
@@ -187,7 +184,7 @@ impl History {
         let token = granted.guard.fencing_token().get();
         let now = self.now();
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             // A forgotten hold may have ended just now.
             state.check(now);
             state.tally.granted += 1;
@@ -235,7 +232,7 @@ impl History {
     pub(crate) fn ended(&self, process: u32, what: &'static str, lock: usize, token: FencingToken) {
         let (token, now) = (token.get(), self.now());
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.check(now);
             let held = |held: &&mut Held| held.lock == lock && held.token == token;
             if let Some(held) = state.holds.iter_mut().find(held) {
@@ -249,7 +246,7 @@ impl History {
     /// Which tokens of `lock` clients believe to hold now.
     pub(crate) fn believed(&self) -> Vec<(usize, u64)> {
         let now = self.now();
-        let state = self.state();
+        let state = self.state.lock();
         let believed = state.holds.iter().filter(|held| held.believes(now));
         believed.map(|held| (held.lock, held.token)).collect()
     }
@@ -258,24 +255,14 @@ impl History {
     /// the store must not have given away.
     pub(crate) fn compare(&self, lock: usize, keeps: impl Fn(u64) -> bool) {
         let now = self.now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let believed = |held: &&Held| held.lock == lock && held.believes(now);
         let excused = |held: &Held| state.excused.contains_key(&(held.lock, held.token));
-        let given_away = state
-            .holds
-            .iter()
-            .filter(believed)
-            .find(|held| !excused(held) && !keeps(held.token))
-            .map(|held| {
-                format!(
-                    "{} of lock {lock} is believed until {:?}, the store does not have \
-                                 it",
-                    held.token,
-                    held.until()
-                )
-            });
-        if let Some(failure) = given_away {
-            state.fail(failure);
+        let mut given_away = state.holds.iter().filter(believed);
+        let given_away = given_away.find(|held| !excused(held) && !keeps(held.token));
+        if let Some((token, until)) = given_away.map(|held| (held.token, held.until())) {
+            let believed = format!("{token} of lock {lock} is believed until {until:?}");
+            state.fail(format!("{believed}, the store does not have it"));
         }
     }
 
@@ -284,7 +271,7 @@ impl History {
     pub(crate) fn first_check(&self, process: u32) {
         let now = self.now();
         let holds: Vec<Arc<Guard>> = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.check(now);
             let own = state.holds.iter().filter(|held| held.process == process);
             own.filter_map(|held| held.guard.upgrade()).collect()
@@ -306,7 +293,7 @@ impl History {
             hash = (hash ^ value).wrapping_mul(0x0000_0100_0000_01b3);
             hash ^= hash >> 29;
         };
-        for event in &self.state().trace {
+        for event in &self.state.lock().trace {
             add(event.at);
             add(u64::from(event.process));
             event.what.bytes().for_each(|byte| add(u64::from(byte)));
@@ -318,7 +305,7 @@ impl History {
 
     /// The last `n` events, for people.
     pub(crate) fn tail(&self, n: usize) -> String {
-        let state = self.state();
+        let state = self.state.lock();
         let origin = state.trace.first().map_or(0, |event| event.at);
         let from = state.trace.len().saturating_sub(n);
         let line = |event: &Event| {
