@@ -259,16 +259,4 @@ mod tests {
             replies.follow(b"\r\n", 200).unwrap();
         }
     }
-
-    #[test]
-    fn other_protocols_are_recognised() {
-        for (bytes, invalid) in [
-            (&b"HTTP/1.1 400 Bad Request\r\n"[..], InvalidReply::Http),
-            (&[0x15, 3, 1, 0, 2, 2, 80], InvalidReply::Tls),
-            (b"SSH-2.0-OpenSSH_9.2\r\n", InvalidReply::Garbage),
-            (b"\r\n", InvalidReply::Garbage),
-        ] {
-            assert_eq!(Replies::default().follow(bytes, 1000), Err(invalid));
-        }
-    }
 }

@@ -229,9 +229,6 @@ mod tests {
     fn an_unsuitable_server_is_refused_with_advice() {
         for (info, cluster, says) in [
             ("redis_version:6.0.9\r\n", false, "6.2 or newer"),
-            ("redis_version:7.0.15\r\nredis_mode:cluster\r\n", false, "redis-cluster://"),
-            ("redis_version:7.0.15\r\nredis_mode:standalone\r\n", true, "use redis://"),
-            ("redis_version:7.0.15\r\nredis_mode:sentinel\r\n", false, "redis+sentinel://"),
             ("server_time_usec:2592000000000\r\n", false, "clock shows day 30 after 1970"),
             // Valkey 8 and newer.
             ("redis_version:7.2.4\r\nserver_mode:cluster\r\n", false, "redis-cluster://"),
