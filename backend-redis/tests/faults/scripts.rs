@@ -32,6 +32,13 @@ fn server() -> TestRedis {
     runtime.block_on(TestRedis::start()).unwrap()
 }
 
+/// A server of its own with the scripts as they are.
+fn bench() -> (TestRedis, Bench) {
+    let server = server();
+    let bench = Bench::new(server.port(), &real_texts()).unwrap();
+    (server, bench)
+}
+
 fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
@@ -42,9 +49,7 @@ fn every_step_of_random_clients_keeps_the_rules() {
     let seed = from_env("SCRIPT_SEED");
     let runs = from_env("SCRIPT_RUNS").unwrap_or(if seed.is_some() { 1 } else { RUNS });
     let seed = seed.unwrap_or_else(rand::random);
-    let server = server();
-    let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
-    bench.client.subscribe(&random_runs::PROCESSES);
+    let (_server, mut bench) = bench();
     let start = Instant::now();
     for run in 0..runs {
         if let Err(why) = random_runs::run(&mut bench, seed.wrapping_add(run)) {
@@ -59,9 +64,7 @@ fn every_step_of_random_clients_keeps_the_rules() {
 
 #[test]
 fn all_traps_are_avoided() {
-    let server = server();
-    let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
-    bench.client.subscribe(&random_runs::PROCESSES);
+    let (_server, mut bench) = bench();
     let failed: Vec<_> =
         traps::all().into_iter().filter_map(|trap| traps::spring(&mut bench, trap).err()).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));

@@ -1,15 +1,13 @@
 //! Several steps in one call: each has the same effect as alone, after the steps before it.
 
-use super::bench::{Bench, Keys, real_texts};
+use super::bench::Keys;
 use super::claim::{Claim, Mode};
 use super::client::Value;
-use super::{random_runs, server};
+use super::{bench, random_runs};
 
 #[test]
 fn steps_of_a_batch_see_the_effects_of_earlier_steps() {
-    let server = server();
-    let mut bench = Bench::new(server.port(), &real_texts()).unwrap();
-    bench.client.subscribe(&random_runs::PROCESSES);
+    let (_server, mut bench) = bench();
     bench.call(&["RPUSH", "foreign", "value"]);
     let (lock, foreign) = (Keys::of("lock"), Keys::of("foreign"));
     let claim = |n: usize| Claim::new(Mode::Exclusive, 30_000, random_runs::PROCESSES[n], n as u64);

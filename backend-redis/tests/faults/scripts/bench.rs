@@ -2,6 +2,7 @@
 
 use super::claim::Claim;
 use super::client::{Client, Value};
+use super::random_runs::PROCESSES;
 use super::state::{READ, State};
 
 /// The names and texts of the scripts.
@@ -44,7 +45,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// An empty server with these scripts; an error if it cannot compile one.
+    /// An empty server with these scripts, and a client of all processes' channels; an error if it cannot compile one.
     pub(crate) fn new(port: u16, texts: &Texts) -> Result<Bench, String> {
         let mut client = Client::connect(port);
         client.call(&["FLUSHALL"]);
@@ -55,6 +56,7 @@ impl Bench {
                 refused => return Err(format!("{name}: {refused:?}")),
             }
         }
+        client.subscribe(&PROCESSES);
         Ok(Bench { client, digests, calls: 0 })
     }
 

@@ -48,7 +48,6 @@ fn catch(port: u16, texts: &Texts) -> Vec<String> {
         Ok(bench) => bench,
         Err(why) => panic!("{why}"),
     };
-    bench.client.subscribe(&random_runs::PROCESSES);
     let wanted = if std::env::var_os("SCRIPT_ALL").is_some() { usize::MAX } else { 1 };
     let runs = super::from_env("SCRIPT_RUNS").unwrap_or(super::RUNS);
     let mut caught = Vec::new();
