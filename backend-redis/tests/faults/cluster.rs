@@ -147,8 +147,7 @@ async fn holders_and_waiters_survive_a_failover_of_their_slot() {
     assert!(short.now().duration_since(killed) > ms(1000), "too soon to be conclusive");
     assert!(is_busy(&other, "lock").await);
     until_renewed(&one, &held, ms(30_000)).await;
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    hand_over(held, waiter).await;
 }
 
 /// Row 20: a client that connects to a node that loads its data gets the map from another one, if
@@ -209,8 +208,7 @@ async fn a_frozen_master_delays_no_lock_of_the_others() {
     while one.now().duration_since(since) < ms(4000) {
         for name in &wanted {
             let (blocker, waiter) = contested(&one, &other, name).await;
-            release(blocker).await;
-            release(until_granted(waiter).await).await;
+            hand_over(blocker, waiter).await;
         }
         assert!(kept.iter().all(Guard::is_held), "starved");
     }

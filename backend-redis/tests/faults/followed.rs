@@ -89,8 +89,7 @@ async fn full(master: &TestRedis, one: &Locks, other: &Locks) {
     let (guard, waiter) = contested(one, other, "lock").await;
     set(master, "maxmemory", "1").await;
     refused_with(one, "lock", "maxmemory").await;
-    release(guard).await;
-    release(until_granted(waiter).await).await;
+    hand_over(guard, waiter).await;
     set(master, "maxmemory", "0").await;
 }
 

@@ -63,8 +63,7 @@ async fn a_cluster_of_one_node_is_used() {
     let url = server.url().replace("redis:", "redis-cluster:");
     let (one, other) = (connect(&url).await, connect(&url).await);
     let (held, waiter) = contested(&one, &other, "lock").await;
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    hand_over(held, waiter).await;
     drained(&server).await;
 }
 

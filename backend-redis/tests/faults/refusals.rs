@@ -127,8 +127,7 @@ pub(crate) async fn no_room(server: &TestRedis, url: &str) {
     assert_eq!(operator.says("CONFIG SET maxclients 100").await, "+OK\r\n");
     until_queued(&locks, "lock", 1).await;
     until_renewed(&locks, &kept, ms(20_000)).await;
-    release(kept).await;
-    release(until_granted(fresh).await).await;
+    hand_over(kept, fresh).await;
 }
 
 /// Row 41: a password that is changed at the server first. Clients notice when they reconnect, and

@@ -36,8 +36,7 @@ async fn a_grant_is_at_the_replica_when_it_is_returned() {
             assert_eq!(redis_command(&replica, &["EXISTS", &key]).await, "1");
         }
         let waiter = queued(&locks, &name, 1).await;
-        release(guard).await;
-        release(until_granted(waiter).await).await;
+        hand_over(guard, waiter).await;
         release(reader).await;
     }
     // Concurrent grants share one WAIT.

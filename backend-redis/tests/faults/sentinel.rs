@@ -79,7 +79,6 @@ async fn a_frozen_master_is_replaced_by_the_next_one() {
     servers.next_master(before).await.unwrap();
     until_renewed(&locks, &held, ms(30_000)).await;
     before.thaw().unwrap();
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    hand_over(held, waiter).await;
     drained(servers.master().await.unwrap()).await;
 }

@@ -73,6 +73,12 @@ pub(crate) async fn started(params: &str) -> (TestRedis, Locks) {
     (server, locks)
 }
 
+/// Releases what is held, and then what its waiter gets.
+pub(crate) async fn hand_over(held: Guard, waiter: Waiter) {
+    release(held).await;
+    release(until_granted(waiter).await).await;
+}
+
 /// A waiter in the queue, as the last of `count`.
 pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) -> Waiter {
     let waiter = spawn_waiter(locks, name);

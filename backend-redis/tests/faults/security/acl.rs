@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::security::document::{more_for, rules};
 use crate::security::support::{connect, use_all, use_cells, use_once, words};
-use crate::support::{contested, queued};
+use crate::support::{contested, hand_over, queued};
 
 const LOGIN: &str = "jobs:correct-horse";
 /// A topic of the document's list.
@@ -221,8 +221,7 @@ async fn a_user_of_other_keys_changes_nothing() {
     }
     until_queued(&locks, "a", 1).await;
     assert!(held.is_held() && !waiter.is_finished());
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    hand_over(held, waiter).await;
     locks.close().await.unwrap();
 }
 
