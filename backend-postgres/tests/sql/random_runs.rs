@@ -80,26 +80,22 @@ pub(crate) fn run(bench: &mut Bench, seed: u64) -> Verdict {
     bench.reset();
     let mut rng = StdRng::seed_from_u64(seed);
     let keys = (0..rng.random_range(1..=3u8)).map(|n| vec![0, n, 255]).collect();
-    let lives = (0..CLIENTS).map(|n| (format!("fl_{n:016x}"), Life::Runs)).collect();
     let state = bench.state()?;
-    let (highest, guarded, undelivered) = (BTreeMap::new(), None, Vec::new());
-    let (actors, trace, owners, loses_calls) = (Vec::new(), Vec::new(), 0, true);
-    let is_clock_set = false;
     let mut run = RandomRun {
         bench,
         rng,
         keys,
-        actors,
-        lives,
+        actors: Vec::new(),
+        lives: (0..CLIENTS).map(|n| (format!("fl_{n:016x}"), Life::Runs)).collect(),
         state,
-        highest,
-        guarded,
+        highest: BTreeMap::new(),
+        guarded: None,
         turns: BTreeMap::new(),
-        undelivered,
-        owners,
-        loses_calls,
-        is_clock_set,
-        trace,
+        undelivered: Vec::new(),
+        owners: 0,
+        loses_calls: true,
+        is_clock_set: false,
+        trace: Vec::new(),
     };
     run.all().map_err(|why| {
         let from = run.trace.len().saturating_sub(25);
