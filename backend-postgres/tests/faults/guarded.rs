@@ -167,7 +167,6 @@ async fn a_client_that_is_silent_in_a_guarded_transaction_is_ended_although_its_
     drop(transaction);
     until_renewed(&one, &held, ms(1000)).await;
     let waiter = spawn_waiter(&other, "lock");
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    hand_over(held, waiter).await;
     drained(&server).await;
 }

@@ -30,6 +30,14 @@ pub(crate) async fn connect(url: &str) -> Locks {
     connect_retrying(|| try_connect(url)).await
 }
 
+/// Of this kind, with these words in it or in one of its causes.
+#[track_caller]
+pub(crate) fn assert_says(error: &Error, kind: ErrorKind, words: &str) {
+    assert_kind(error, kind);
+    let said = error_chain(error);
+    assert!(said.contains(words), "{said}");
+}
+
 /// The error of a single attempt to connect.
 pub(crate) async fn connect_error(url: &str) -> Error {
     soon("one attempt to connect ends", connect_once(url)).await.expect_err("it must fail")
@@ -97,6 +105,12 @@ pub(crate) async fn user_at(url: &str) -> std::result::Result<Client, tokio_post
     Ok(client)
 }
 
+/// Releases what is held, and then what its waiter gets.
+pub(crate) async fn hand_over(held: Guard, waiter: Waiter) {
+    release(held).await;
+    release(until_granted(waiter).await).await;
+}
+
 /// A waiter in the queue, as the last of `count`.
 pub(crate) async fn queued(locks: &Locks, name: &str, count: usize) -> Waiter {
     let waiter = spawn_waiter(locks, name);
@@ -127,8 +141,7 @@ pub(crate) async fn everything_is_bounded(
     soon("the release succeeds", releasing).await.expect("it ends").expect("released");
     release(until_granted(fresh).await).await;
     until_renewed(locks, &kept, ms(30_000)).await;
-    release(kept).await;
-    release(until_granted(waiter).await).await;
+    hand_over(kept, waiter).await;
 }
 
 /// Where the user's program writes, if its token is checked.

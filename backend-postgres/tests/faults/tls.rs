@@ -21,8 +21,7 @@ fn certified(server: &TestPostgres) -> String {
 async fn works(url: &str) {
     let (one, other) = (connect(url).await, connect(url).await);
     let (held, waiter) = contested(&one, &other, "lock").await;
-    release(held).await;
-    release(until_granted(waiter).await).await;
+    hand_over(held, waiter).await;
 }
 
 /// The error of connecting, which must come soon and without the password.
@@ -55,8 +54,7 @@ async fn a_server_of_another_authority_or_name_is_not_trusted() {
     let other = PostgresOptions::new().tls_for_certified_clients().shared().await.unwrap();
     for params in [trusting(&other), "sslmode=verify-full".to_owned()] {
         let error = fails_soon(&with_params(&server, &params)).await;
-        assert_kind(&error, ErrorKind::Unreachable);
-        assert!(error_chain(&error).contains("certificate"), "{error}");
+        assert_says(&error, ErrorKind::Unreachable, "certificate");
     }
     // The same address, in a form that the certificate does not have.
     let elsewhere = server.url_through(&format!("127.1:{}", server.port()));
@@ -75,8 +73,7 @@ async fn a_client_certificate_is_accepted_and_its_absence_is_an_error() {
     let server = PostgresOptions::new().tls_for_certified_clients().shared().await.unwrap();
     works(&with_params(&server, &certified(&server))).await;
     let error = fails_soon(&with_params(&server, &trusting(&server))).await;
-    assert_kind(&error, ErrorKind::Refused);
-    assert!(error_chain(&error).contains("the login is refused"), "{}", error_chain(&error));
+    assert_says(&error, ErrorKind::Refused, "the login is refused");
     // One of another authority.
     let other = PostgresOptions::new().tls().shared().await.unwrap();
     let theirs = certified(&other).replace(&trusting(&other), &trusting(&server));
@@ -89,11 +86,9 @@ async fn a_client_certificate_is_accepted_and_its_absence_is_an_error() {
 async fn tls_on_one_side_only_is_an_error_and_not_a_hang() {
     let (plain, secure) = (database().await, PostgresOptions::new().tls().shared().await.unwrap());
     let error = fails_soon(&with_params(&plain, &trusting(&secure))).await;
-    assert_kind(&error, ErrorKind::Refused);
-    assert!(error_chain(&error).contains("sslmode=disable"), "{error}");
+    assert_says(&error, ErrorKind::Refused, "sslmode=disable");
     let error = fails_soon(&secure.url()).await;
-    assert_kind(&error, ErrorKind::Refused);
-    assert!(error_chain(&error).contains("no encryption"), "{error}");
+    assert_says(&error, ErrorKind::Refused, "no encryption");
 }
 
 /// Modes that ask for no proof are refused: their name says what is not so.
