@@ -154,8 +154,7 @@ async fn a_watched_cell_is_read_again_after_a_reconnect() {
 /// Each write is made once: the first one, one over another, and a removal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_whose_reply_was_lost_is_made_once() {
-    let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
+    let (testbed, near, far) = Testbed::near_and_far().await;
     // Not a heartbeat.
     let is_write = |bytes: &[u8]| is(Op::Multi)(bytes) && bytes.windows(2).any(|it| it == b"~c");
     for way in [AfterDrop::Fin, AfterDrop::Reset, AfterDrop::BlackHole] {
@@ -187,8 +186,7 @@ async fn a_write_whose_reply_was_lost_is_made_once() {
 async fn a_thousand_watched_cells_survive_every_connection_reset() {
     const CELLS: usize = 1_000;
     let name = |at: usize| format!("{at:->180}");
-    let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
+    let (testbed, near, far) = Testbed::near_and_far().await;
     let write_all = async |bytes: &'static [u8], locks: &Locks, step: usize| {
         let cells = (0..CELLS).step_by(step).map(|at| locks.cell(name(at)));
         let writing = stream::iter(cells.map(async |cell| write(&cell, bytes).await));
@@ -292,8 +290,7 @@ async fn a_write_costs_one_request_and_a_read_two() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_write_makes_a_root_that_was_removed() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
+    let (testbed, locks) = Testbed::near().await;
     testbed.client.delete(&testbed.root, None).await.expect("deleted");
     assert!(locks.cell("one").read().await.expect("an answer").is_none());
     let written = soon("it is written", locks.cell("one").compare_and_set(None, *b"a")).await;
@@ -303,8 +300,7 @@ async fn a_first_write_makes_a_root_that_was_removed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_other_programs_make_of_a_cell_is_reported_and_kept() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
+    let (testbed, locks) = Testbed::near().await;
     let cell = locks.cell("one");
     let path = format!("{}/one~c", testbed.root);
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());

@@ -99,6 +99,12 @@ impl Drop for Borrowed {
     }
 }
 
+/// Releases what is held, and then what its waiter gets.
+pub(crate) async fn hand_over(held: Guard, waiter: Waiter) {
+    release(held).await;
+    release(until_granted(waiter).await).await;
+}
+
 /// Servers, a path to one of them that can be broken, and one that cannot.
 pub(crate) struct Testbed {
     pub(crate) servers: Arc<TestZooKeeper>,
@@ -115,6 +121,20 @@ impl Testbed {
     /// On the server that other tests use too, under a root of its own.
     pub(crate) async fn start() -> Testbed {
         Testbed::on(shared_server().await, 0).await
+    }
+
+    /// With a client that the proxy's faults do not reach.
+    pub(crate) async fn near() -> (Testbed, Locks) {
+        let testbed = Testbed::start().await;
+        let near = testbed.direct().await;
+        (testbed, near)
+    }
+
+    /// With such a client, and one behind the proxy.
+    pub(crate) async fn near_and_far() -> (Testbed, Locks, Locks) {
+        let (testbed, near) = Testbed::near().await;
+        let far = testbed.behind_for_long().await;
+        (testbed, near, far)
     }
 
     /// On a server that no other test uses at the time.

@@ -55,8 +55,7 @@ async fn many_claims_share_requests() {
 /// Only the release of that node's claim fails, although a transaction fails as a whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_deleted_by_hand_does_not_affect_the_claims_in_its_batch() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
+    let (testbed, locks) = Testbed::near().await;
     let guards = acquire_all(&locks).await;
     for n in (0..CLAIMS).step_by(10) {
         let [node] = &testbed.nodes(&format!("lock-{n}")).await[..] else { panic!("one node") };

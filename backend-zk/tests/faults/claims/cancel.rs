@@ -60,8 +60,7 @@ async fn a_thousand_cancelled_waiters_leave_nothing() {
 /// The requests of a dropped future are still carried out when the connection comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_cancelled_while_cut_off_leave_nothing_after_the_reconnect() {
-    let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
+    let (testbed, near, far) = Testbed::near_and_far().await;
     let kept = acquire(&far, "kept").await;
     let held = acquire(&near, "held").await;
     for cut in [false, true] {

@@ -54,8 +54,7 @@ async fn a_waiter_that_vanishes_from_the_middle_grants_no_other() {
         let guard = until_granted(last).await;
         sleep(ms(50)).await;
         assert!(!middle.is_finished());
-        release(guard).await;
-        release(until_granted(middle).await).await;
+        hand_over(guard, middle).await;
         testbed.drained(&["one"]).await;
     }
 }
@@ -78,8 +77,7 @@ async fn a_waiter_whose_node_was_deleted_is_not_granted() {
         own.and(before).unwrap();
         let last = until_granted(last).await;
         assert!(!evicted.is_finished(), "round {round}: both hold it");
-        release(last).await;
-        release(until_granted(evicted).await).await;
+        hand_over(last, evicted).await;
         drop(guard);
         testbed.drained(&["one"]).await;
     }
@@ -88,8 +86,7 @@ async fn a_waiter_whose_node_was_deleted_is_not_granted() {
 /// Fault 25: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_node_was_deleted_is_notified_at_once() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
+    let (testbed, locks) = Testbed::near().await;
     for pause in [0, 10, 200] {
         let guard = acquire(&locks, "one").await;
         sleep(ms(pause)).await;
@@ -106,8 +103,7 @@ async fn a_holder_whose_node_was_deleted_is_notified_at_once() {
 /// Fault 25: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_whose_own_node_vanishes_continues_with_larger_tokens() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
+    let (testbed, locks) = Testbed::near().await;
     let mut last = None;
     for round in 0..20 {
         let guard = acquire(&locks, "one").await;
@@ -140,8 +136,7 @@ async fn a_lock_whose_own_node_vanishes_continues_with_larger_tokens() {
 /// That the reader ahead of a writer was granted does not make it the first: others read too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_waits_for_all_readers_of_its_own_client() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
+    let (testbed, locks) = Testbed::near().await;
     let rw = locks.rw_lock("one");
     let waiting = |lock: fencelock_core::Lock| tokio::spawn(async move { lock.acquire().await });
     let first = soon("written", rw.write().acquire()).await.unwrap();
@@ -157,8 +152,7 @@ async fn a_writer_waits_for_all_readers_of_its_own_client() {
     release(near).await;
     sleep(ms(100)).await;
     assert!(!writer.is_finished(), "granted while a reader holds it");
-    release(far).await;
-    release(until_granted(writer).await).await;
+    hand_over(far, writer).await;
     testbed.drained(&["one"]).await;
 }
 
@@ -166,8 +160,7 @@ async fn a_writer_waits_for_all_readers_of_its_own_client() {
 /// Fault 43: zookeeper, zookeeper-3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_named_as_curator_names_them() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
+    let (testbed, locks) = Testbed::near().await;
     let semaphore = locks.semaphore("one", 3).permits(2);
     for (lock, name) in [
         (locks.lock("one"), "-lock-"),
@@ -261,8 +254,7 @@ async fn a_huge_name_is_refused_before_it_reaches_the_servers() {
 /// removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_node_of_another_program_keeps_its_data() {
-    let testbed = Testbed::start().await;
-    let locks = testbed.direct().await;
+    let (testbed, locks) = Testbed::near().await;
     release(acquire(&locks, "other").await).await;
     let path = format!("{}/one", testbed.root);
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());

@@ -42,8 +42,7 @@ fn assert_costs(what: &str, (requests, during): (u64, Duration), expected: u64) 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_hold_costs_three_requests_and_a_try_on_a_held_lock_one() {
-    let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
+    let (testbed, near, far) = Testbed::near_and_far().await;
     release(acquire(&far, "one").await).await;
     let pairs = counted(&testbed, async || {
         for _ in 0..50 {
@@ -66,8 +65,7 @@ async fn a_short_hold_costs_three_requests_and_a_try_on_a_held_lock_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_to_the_next_in_line_costs_it_no_request() {
-    let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
+    let (testbed, near, far) = Testbed::near_and_far().await;
     let mut waiters = Vec::new();
     let mut guards = Vec::new();
     for at in 0..20 {

@@ -143,8 +143,7 @@ async fn long_names_need_more_sessions_which_end_when_unused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_waits_for_many_permits_is_granted_when_any_of_them_is_free() {
     const LIMIT: u32 = 100;
-    let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
+    let (testbed, near, far) = Testbed::near_and_far().await;
     let semaphore = |locks: &Locks| locks.semaphore(long(0), LIMIT);
     let holding = stream::iter(0..LIMIT).map(|_| async { semaphore(&near).acquire().await });
     let holding = holding.buffered(20).map(|held| held.expect("granted"));

@@ -52,7 +52,6 @@ async fn a_queue_place_whose_reply_was_lost_is_kept() {
     release(guard).await;
     let first = until_granted(first).await;
     assert!(!second.is_finished());
-    release(first).await;
-    release(until_granted(second).await).await;
+    hand_over(first, second).await;
     testbed.drained(&["one"]).await;
 }

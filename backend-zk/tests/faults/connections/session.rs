@@ -47,8 +47,7 @@ async fn a_holder_that_is_cut_off_detects_its_loss_before_the_next_grant() {
 /// Fault 10: zookeeper
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock() {
-    let testbed = Testbed::start().await;
-    let (near, far) = (testbed.direct().await, testbed.behind_for_long().await);
+    let (testbed, near, far) = Testbed::near_and_far().await;
     let held = acquire(&far, "held").await;
     let (blocker, waiter) = testbed.contested(&near, &far, "wanted").await;
     let place = testbed.nodes("wanted").await[1].clone();
@@ -72,8 +71,7 @@ async fn a_connection_that_is_back_within_half_the_session_timeout_costs_no_lock
         .await;
         assert_eq!(testbed.nodes("wanted").await[1], place, "the waiter has kept its place");
     }
-    release(blocker).await;
-    release(until_granted(waiter).await).await;
+    hand_over(blocker, waiter).await;
     release(held).await;
     testbed.drained(&["held", "wanted"]).await;
 }
@@ -104,8 +102,7 @@ async fn a_new_session_adopts_nothing_of_the_old_one() {
     drop(held);
     sleep(ms(100)).await;
     assert!(again.is_held(), "lost by what is left of the old session");
-    release(blocker).await;
-    release(until_granted(waiter).await).await;
+    hand_over(blocker, waiter).await;
     release(again).await;
     testbed.drained(&["held", "wanted"]).await;
 }
@@ -139,8 +136,7 @@ async fn a_server_that_is_killed_and_restarted_loses_no_queue_place_and_no_lock(
     release(held).await;
     let guard = until_granted(first).await;
     assert!(!second.is_finished());
-    release(guard).await;
-    release(until_granted(second).await).await;
+    hand_over(guard, second).await;
     testbed.drained(&["one"]).await;
 }
 
