@@ -127,40 +127,6 @@ mod tests {
 
     const BOOT: BootId = [7; 16];
 
-    fn given(ledger: &Ledger, boot: BootId) -> (u64, bool) {
-        let queue = ledger.begin(boot, 0);
-        (queue.token, queue.needs_tokens())
-    }
-
-    #[test]
-    fn tokens_of_a_lost_page_continue_after_the_note_or_above_the_reservation() {
-        let mut ledger = Ledger::new(BOOT);
-        assert!(ledger.is_fresh() && ledger.was_left_empty(BOOT));
-        assert_eq!(given(&ledger, BOOT), (0, true));
-        let mut queue = ledger.begin(BOOT, 0);
-        queue.durable = ledger.reserve(queue.token);
-        assert!(!ledger.is_fresh() && !queue.needs_tokens());
-        queue.token = 5;
-        assert_eq!(given(&ledger, BOOT), (BLOCK, true), "killed");
-        ledger.note(&queue, BOOT);
-        assert_eq!(Ledger::decode(&ledger.encode()), Ok(ledger));
-        assert_eq!(given(&ledger, BOOT), (5, false), "left");
-        assert_eq!(given(&ledger, [8; 16]), (BLOCK, true), "rebooted");
-        assert!(ledger.begin([8; 16], 0).noted, "it must not be trusted later");
-        ledger.clear_note();
-        assert_eq!(given(&ledger, BOOT), (BLOCK, true), "killed again");
-        assert_eq!(Ledger::decode(&ledger.encode()), Ok(ledger));
-    }
-
-    #[test]
-    fn a_reservation_that_may_not_be_on_the_disk_is_not_used() {
-        let mut ledger = Ledger::new(BOOT);
-        let first = ledger.reserve(0);
-        // A process was killed after it wrote the reservation, before it knew that it is on the disk.
-        assert!(ledger.begin(BOOT, 0).needs_tokens());
-        assert!(ledger.reserve(first - 1) > first);
-    }
-
     #[test]
     fn contradictions_are_corrupt() {
         let mut bytes = Ledger::new(BOOT).encode();

@@ -171,11 +171,4 @@ mod tests {
             let _ = CellRecord::decode(&bytes);
         }
     }
-
-    #[test]
-    fn only_what_was_not_synced_can_be_lost_and_only_by_a_reboot() {
-        let of = |ever| CellRecord::of(&content(b"x"), 0, ever, BOOT);
-        assert!(of(false).may_be_lost([8; 16]) && !of(false).may_be_lost(BOOT));
-        assert!(!of(true).may_be_lost([8; 16]));
-    }
 }
