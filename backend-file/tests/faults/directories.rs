@@ -338,8 +338,7 @@ async fn local_file_systems_can_carry_locks_and_tell_what_a_reboot_leaves() {
         assert!(cell.compare_and_set(None, *b"one").await.unwrap());
         cell.remove().await.unwrap();
         let held = locks.lock("x").acquire().await.unwrap();
-        let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-        until_queue_is(&locks, "x", 1, 1).await;
+        let mut waiter = TestProcess::queued(dir.path(), &locks, 1).await;
         held.release().await.unwrap();
         waiter.holds();
         waiter.release();

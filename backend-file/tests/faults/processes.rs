@@ -33,8 +33,7 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
         let holder = TestProcess::holding(dir.path(), "hold x exclusive");
         let mut waiters = Vec::new();
         for number in 1..=3 {
-            waiters.push(TestProcess::start(dir.path(), "hold x exclusive"));
-            until_queue_is(&locks, "x", 1, number).await;
+            waiters.push(TestProcess::queued(dir.path(), &locks, number).await);
         }
         let mut last = waiters.pop().unwrap();
         for waiter in waiters {
@@ -58,10 +57,8 @@ async fn a_killed_holder_frees_at_once_and_a_killed_waiter_is_skipped() {
 async fn a_stopped_waiter_is_passed_over_and_queues_again() {
     let (dir, locks) = store().await;
     let held = locks.lock("x").acquire().await.unwrap();
-    let mut stopped = TestProcess::start(dir.path(), "hold x exclusive");
-    until_queue_is(&locks, "x", 1, 1).await;
-    let mut next = TestProcess::start(dir.path(), "hold x exclusive");
-    until_queue_is(&locks, "x", 1, 2).await;
+    let mut stopped = TestProcess::queued(dir.path(), &locks, 1).await;
+    let mut next = TestProcess::queued(dir.path(), &locks, 2).await;
     stopped.stop().await;
     held.release().await.unwrap();
     next.holds();
@@ -111,8 +108,7 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
     assert_woken(async || {
         let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
         let child = holder.pass_on();
-        let mut waiter = TestProcess::start(dir.path(), "hold x exclusive");
-        until_queue_is(&locks, "x", 1, 1).await;
+        let mut waiter = TestProcess::queued(dir.path(), &locks, 1).await;
         let sent = locks.now();
         holder.release();
         waiter.holds();
@@ -128,10 +124,8 @@ async fn a_release_frees_the_lock_although_a_child_has_a_copy() {
 async fn an_evicted_waiter_queues_again_at_the_end() {
     let (dir, locks) = store().await;
     let mut holder = TestProcess::holding(dir.path(), "hold x exclusive");
-    let mut second = TestProcess::start(dir.path(), "hold x exclusive");
-    until_queue_is(&locks, "x", 1, 1).await;
-    let mut third = TestProcess::start(dir.path(), "hold x exclusive");
-    until_queue_is(&locks, "x", 1, 2).await;
+    let mut second = TestProcess::queued(dir.path(), &locks, 1).await;
+    let mut third = TestProcess::queued(dir.path(), &locks, 2).await;
     let seen = locks.inspect("x").await.unwrap();
     assert!(locks.evict("x", &seen.waiters[0].id).await.unwrap());
     until("the evicted waiter is the last", async || {

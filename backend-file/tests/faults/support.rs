@@ -62,6 +62,13 @@ impl TestProcess {
         TestProcess::spawn(&mut Command::new(std::env::current_exe().unwrap()), dir, line)
     }
 
+    /// Waits for the lock `x`, as the last of `waiters`.
+    pub(crate) async fn queued(dir: &Path, locks: &Locks, waiters: usize) -> TestProcess {
+        let process = TestProcess::start(dir, "hold x exclusive");
+        until_queue_is(locks, "x", 1, waiters).await;
+        process
+    }
+
     /// Like [`start`](TestProcess::start), as the last argument of the command `tracer`.
     pub(crate) fn start_under(mut tracer: Command, dir: &Path, line: &str) -> TestProcess {
         TestProcess::spawn(tracer.arg(std::env::current_exe().unwrap()), dir, line)
