@@ -189,14 +189,6 @@ fn comment(text: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_name_ends_neither_its_quotes_nor_the_comment() {
-        let script = script("a\"b;\nDROP TABLE c");
-        assert!(script.contains("CREATE TABLE IF NOT EXISTS \"a\"\"b;\nDROP TABLE c\".locks"));
-        let (comment, _) = script.split_once("\nSELECT").expect("the comment comes first");
-        assert!(comment.lines().all(|line| line.is_empty() || line.starts_with("--")), "{comment}");
-    }
-
     /// Another role's names, and plans for small tables: see `tables.sql`.
     #[test]
     fn every_function_with_the_rights_of_its_owner_has_its_settings() {
