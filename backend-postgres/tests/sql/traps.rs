@@ -74,6 +74,12 @@ fn check(claim: &Claim, token: i64) -> String {
     format!("SELECT check_token('\\x{key}', {token}, 60000)")
 }
 
+/// The user's transaction.
+fn begins_with_check(bench: &Bench, claim: &Claim, token: i64) -> Verdict {
+    bench.other.run("BEGIN")?;
+    bench.other.run(&check(claim, token))
+}
+
 fn attempt_in_sql(claim: &Claim) -> String {
     let (owner, mode, ttl, process) = (claim.owner, claim.mode, claim.ttl, &claim.process);
     format!(

@@ -110,8 +110,7 @@ fn tidy_leaves(bench: &mut Bench) -> Verdict {
     bench.main.run(
         "SELECT fence('stock', 1); SELECT swap_cell_1('cell', NULL, gen_random_uuid(), '', 0)",
     )?;
-    bench.other.run("BEGIN")?;
-    bench.other.run(&check(&guarded, token))?;
+    begins_with_check(bench, &guarded, token)?;
     bench.advance(2 * DAY);
     let waiter = Claim::exclusive(6).key(&[1]);
     bench.queue(&waiter)?;

@@ -116,8 +116,7 @@ fn grants(bench: &mut Bench) -> Verdict {
 fn guarded(bench: &mut Bench) -> Verdict {
     let (first, next) = (Claim::exclusive(1).ttl(SECOND), Claim::exclusive(2));
     let token = bench.acquire(&first)?;
-    bench.other.run("BEGIN")?;
-    bench.other.run(&check(&first, token))?;
+    begins_with_check(bench, &first, token)?;
     bench.advance(2 * SECOND);
     equal(
         "of another",
@@ -169,8 +168,7 @@ fn renewal(bench: &mut Bench) -> Verdict {
     equal("during a renewal", &batch(bench, &steps)?, &vec![-2])?;
     bench.other.run("COMMIT")?;
     let token = START;
-    bench.other.run("BEGIN")?;
-    bench.other.run(&check(&reader, token))?;
+    begins_with_check(bench, &reader, token)?;
     equal("during a guarded transaction", &batch(bench, &steps)?, &vec![1])?;
     bench.other.run("COMMIT")
 }

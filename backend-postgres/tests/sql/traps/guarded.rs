@@ -20,8 +20,7 @@ fn release(bench: &mut Bench) -> Verdict {
     for claim in [Claim::exclusive(1), Claim::shared(1), Claim::permits(1, 1, 1)] {
         bench.reset();
         let token = bench.acquire(&claim)?;
-        bench.other.run("BEGIN")?;
-        bench.other.run(&check(&claim, token))?;
+        begins_with_check(bench, &claim, token)?;
         // A wait would be an error.
         equal("the release", &bench.release(&claim)?, &1)?;
         equal("the release, repeated", &bench.release(&claim)?, &0)?;
@@ -54,8 +53,7 @@ fn stale(bench: &mut Bench) -> Verdict {
 fn turns(bench: &mut Bench) -> Verdict {
     let claim = Claim::exclusive(1).tokens(2);
     let token = bench.acquire(&claim)?;
-    bench.other.run("BEGIN")?;
-    bench.other.run(&check(&claim, token))?;
+    begins_with_check(bench, &claim, token)?;
     ensure(bench.renews(&claim)?, || "not renewed".into())?;
     fails("55P03", &bench.main.run(&check(&claim, token + 1)))?;
     bench.other.run("COMMIT")?;
@@ -74,8 +72,7 @@ fn own_statement(bench: &mut Bench) -> Verdict {
         let claim = Claim::exclusive(1).tokens(2);
         let token = bench.acquire(&claim)?;
         bench.main.run("INSERT INTO cells VALUES ('stock', gen_random_uuid(), '1', NULL)")?;
-        bench.other.run("BEGIN")?;
-        bench.other.run(&check(&claim, token))?;
+        begins_with_check(bench, &claim, token)?;
         bench.other.run("UPDATE cells SET content = '2'")?;
         let next = check(&claim, token + 1);
         let reads = "INSERT INTO cells SELECT 'seen', gen_random_uuid(), content, NULL FROM cells";
