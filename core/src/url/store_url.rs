@@ -328,18 +328,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn a_password_is_never_shown(password in "[a-zA-Z0-9]{12,30}", user in "[a-z]{0,5}") {
-            let url = format!("redis://{user}:{password}@host/0?ttl=2s&token={password}");
-            let url = StoreUrl::parse(&url).unwrap();
-            let shown = format!("{url} {url:?}");
-            prop_assert!(!shown.contains(&password));
-            let error = url.params(&[]).unwrap_err();
-            let shown = format!("{error} {error:?}");
-            prop_assert!(!shown.contains(&password));
-        }
-
-        /// Also where it was not recognised as one.
+        /// Where it was not recognised as one.
         #[test]
         fn a_password_behind_one_slash_too_many_is_never_shown(password in "[a-zA-Z0-9]{12,30}") {
             for url in [format!("redis:///me:{password}@host/0"), format!("zk:////:{password}@h")] {

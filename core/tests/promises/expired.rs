@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencelock_core::{Content, ErrorKind, ExpiredCell, ExpiredCells, Locks, Stamp, memory};
+use fencelock_core::{Content, ErrorKind, ExpiredCell, ExpiredCells, Locks, Stamp};
 
 use crate::lossy::{Fate, Lossy, swaps};
 use crate::scripted::SECOND;
@@ -106,10 +106,4 @@ async fn a_silent_store_is_an_error_in_time() {
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let error = locks.remove_expired(&cell).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Unreachable, Some("a")));
-}
-
-#[tokio::test]
-async fn a_store_that_ends_cells_by_itself_says_so() {
-    let locks = memory::Memory::new().locks(Default::default()).unwrap();
-    assert!(locks.expired_cells(ALL, Duration::ZERO).await.unwrap().is_none());
 }
