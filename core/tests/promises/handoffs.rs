@@ -30,8 +30,7 @@ fn a_grant_is_taken_although_its_report_took_longer_than_a_tenure() {
                 at.jump(ms(11));
             });
         }
-        let clock = Arc::new(Jumping::default());
-        let (store, locks) = Script::new().local_handoffs(8).clock(clock.clone()).connect();
+        let (store, locks, clock) = Script::new().local_handoffs(8).jumping();
         slow(&hooks, &clock);
         let waiter = spawn_waiter(&locks.lock("a").local_handoffs(8)).await;
         settle().await;

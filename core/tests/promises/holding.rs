@@ -15,12 +15,11 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use crate::lossy::Lossy;
-use crate::scripted::{Jumping, SECOND, Script, TTL, in_the_end};
+use crate::scripted::{SECOND, Script, TTL, in_the_end};
 
 #[tokio::test(start_paused = true)]
 async fn work_is_not_polled_after_the_end_of_the_validity() {
-    let clock = Arc::new(Jumping::default());
-    let (_store, locks) = Script::new().clock(clock.clone()).connect();
+    let (_store, locks, clock) = Script::new().jumping();
     let guard = locks.lock("a").acquire().await.unwrap();
     let went_on = Cell::new(false);
     let work = async {
@@ -34,8 +33,7 @@ async fn work_is_not_polled_after_the_end_of_the_validity() {
 
 #[tokio::test(start_paused = true)]
 async fn the_result_of_work_that_ends_too_late_is_dropped() {
-    let clock = Arc::new(Jumping::default());
-    let (_store, locks) = Script::new().clock(clock.clone()).connect();
+    let (_store, locks, clock) = Script::new().jumping();
     let guard = locks.lock("a").acquire().await.unwrap();
     assert_eq!(guard.run(async { 1 }).await.unwrap(), 1);
     let error = guard.run(async { clock.jump(TTL) }).await.unwrap_err();

@@ -26,8 +26,7 @@ struct Scene {
 
 impl Scene {
     async fn begin(hooks: Hooks) -> Scene {
-        let clock = Arc::new(Jumping::default());
-        let (_store, locks) = Script::new().local_handoffs(8).clock(clock.clone()).connect();
+        let (_store, locks, clock) = Script::new().local_handoffs(8).jumping();
         let lock = locks.lock("a").local_handoffs(8);
         let stale = lock.acquire().await.unwrap();
         let turn = spawn_waiter(&lock).await;
@@ -165,8 +164,7 @@ fn asks_for(lock: Lock) -> impl Fn() + Send + Sync {
 #[test]
 fn a_subscriber_may_use_the_owner_whose_acquisition_finds_a_loss() {
     on_a_thread(async |hooks| {
-        let clock = Arc::new(Jumping::default());
-        let (_store, locks) = Script::new().clock(clock.clone()).connect();
+        let (_store, locks, clock) = Script::new().jumping();
         let lock = locks.lock("a").owned_by(&Owner::new());
         let _lost = lock.acquire().await.unwrap();
         hooks.at_a_loss().set(asks_for(lock.clone()));
@@ -179,8 +177,7 @@ fn a_subscriber_may_use_the_owner_whose_acquisition_finds_a_loss() {
 #[test]
 fn a_subscriber_may_use_the_owner_that_is_asked_for_the_order() {
     on_a_thread(async |hooks| {
-        let clock = Arc::new(Jumping::default());
-        let (_store, locks) = Script::new().clock(clock.clone()).connect();
+        let (_store, locks, clock) = Script::new().jumping();
         let owner = Owner::new();
         let lock = locks.lock("b").owned_by(&owner);
         let lost = lock.acquire().await.unwrap();
@@ -210,8 +207,7 @@ fn a_subscriber_may_use_the_owner_whose_last_guard_ends() {
 #[test]
 fn a_subscriber_may_use_a_lock_at_the_end_of_a_hold_that_the_worker_had() {
     on_a_thread(async |hooks| {
-        let clock = Arc::new(Jumping::default());
-        let (_store, locks) = Script::new().clock(clock.clone()).connect();
+        let (_store, locks, clock) = Script::new().jumping();
         let lock = locks.lock("a");
         let guard = lock.acquire().await.unwrap();
         settle().await;

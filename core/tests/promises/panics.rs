@@ -3,14 +3,13 @@
 
 #[cfg(feature = "metrics")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use fencelock_core::LostReason;
 use futures_util::FutureExt;
 use tokio::time::{sleep, timeout};
 
 use crate::program::{on_a_thread, settle};
-use crate::scripted::{Jumping, One, SECOND, Script, TTL, is_release, refused_connection, renewed};
+use crate::scripted::{One, SECOND, Script, TTL, is_release, refused_connection, renewed};
 
 #[test]
 fn a_panic_at_a_loss_does_not_end_the_renewal_of_others() {
@@ -64,8 +63,7 @@ fn a_panic_at_one_answer_hides_no_other_of_the_batch() {
 #[test]
 fn a_panic_at_a_loss_reaches_neither_the_guard_nor_those_who_wait() {
     on_a_thread(async |hooks| {
-        let clock = Arc::new(Jumping::default());
-        let (store, locks) = Script::new().local_handoffs(8).clock(clock.clone()).connect();
+        let (store, locks, clock) = Script::new().local_handoffs(8).jumping();
         hooks.panic_at("lock lost");
         for handoffs in [1, 8] {
             let lock = locks.lock("a").local_handoffs(handoffs);
@@ -83,8 +81,7 @@ fn a_panic_at_a_loss_reaches_neither_the_guard_nor_those_who_wait() {
 #[test]
 fn a_panic_at_the_end_of_a_span_does_not_end_the_renewal_of_others() {
     on_a_thread(async |hooks| {
-        let clock = Arc::new(Jumping::default());
-        let (_store, locks) = Script::new().clock(clock.clone()).connect();
+        let (_store, locks, clock) = Script::new().jumping();
         let short = locks.lock("a").fixed_lease(SECOND).acquire().await.unwrap();
         let renewed = locks.lock("b").acquire().await.unwrap();
         settle().await;

@@ -256,6 +256,13 @@ impl Script {
         })
     }
 
+    /// The same with a clock that jumps.
+    pub(crate) fn jumping(self) -> (Arc<Scripted>, Locks, Arc<Jumping>) {
+        let clock = Arc::new(Jumping::default());
+        let (store, locks) = self.clock(clock.clone()).connect();
+        (store, locks, clock)
+    }
+
     pub(crate) fn connect(self) -> (Arc<Scripted>, Locks) {
         let store = self.store();
         let locks = store.locks();
