@@ -123,6 +123,15 @@ impl Scratch {
         assert_eq!(taken.output().expect("it runs").status.code(), Some(0), "it was held");
     }
 
+    /// Takes the lock away from a job that is up, which ends with all that it has started.
+    #[track_caller]
+    pub(crate) fn loses(&self, job: &mut Job) {
+        assert_eq!(job.line(), "up");
+        self.take_away("job");
+        assert_eq!(job.code(), 79);
+        assert_eq!(job.silence(), [""; 0]);
+    }
+
     /// How many wait for the lock `name` of a store.
     pub(crate) fn waiters(&self, url: &str, name: &str) -> usize {
         let show = self.command("show", &["-u", url, name, "--json"]).output().expect("it runs");

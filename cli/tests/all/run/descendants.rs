@@ -213,10 +213,7 @@ fn what_is_started_while_the_lock_ends_is_ended_too() {
                   [ $i = 50 ] && echo up; done; sleep 100' &); sleep 100";
     for _ in 0..5 {
         let mut job = here.start(&["job", "--", "sh", "-c", script]);
-        assert_eq!(job.line(), "up");
-        here.take_away("job");
-        assert_eq!(job.code(), 79);
-        assert_eq!(job.silence(), [""; 0]);
+        here.loses(&mut job);
     }
 }
 
@@ -228,10 +225,7 @@ fn a_chain_of_processes_that_start_their_successor_is_caught() {
     let script = "set -m; f() { if [ $1 = 0 ]; then echo escaped; else f $(($1 - 1)) & fi; }; \
                   (echo up; f 30000) & wait; sleep 1000";
     let mut job = here.bash(&[], script);
-    assert_eq!(job.line(), "up");
-    here.take_away("job");
-    assert_eq!(job.code(), 79);
-    assert_eq!(job.silence(), [""; 0]);
+    here.loses(&mut job);
 }
 
 /// Like `sudo`: a program that has changed its user permanently.

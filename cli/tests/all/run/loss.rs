@@ -96,10 +96,7 @@ fn a_lock_taken_away_kills_at_once() {
     let here = Scratch::new();
     let mut job =
         here.bash(&[], "trap 'echo term' TERM; echo up; while :; do sleep 0.01; done | cat");
-    assert_eq!(job.line(), "up");
-    here.take_away("job");
-    assert_eq!(job.code(), 79);
-    assert_eq!(job.silence(), [""; 0]);
+    here.loses(&mut job);
     let said = job.complaints();
     assert!(said.contains("taken or deleted"), "{said}");
 }
