@@ -259,13 +259,6 @@ async fn an_invalid_url_is_reported_before_there_is_a_connection() {
     }
 }
 
-#[test]
-fn connecting_in_the_background_needs_a_runtime() {
-    let error = connect_lazy(SCHEMES, "mem://").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.to_string().contains("tokio runtime"), "{error}");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_refused_connection_is_retried_only_for_a_new_caller() {
     let locks = connect_lazy(SCHEMES, "steps://asked/denied,denied,up").unwrap();
