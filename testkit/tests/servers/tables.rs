@@ -58,7 +58,8 @@ async fn what_lives_under_the_prefix_is_left_and_nothing_else() {
             ('q:kept', NULL, '', NULL)",
     )
     .await;
-    let mut left = postgres.tables(SCHEMA).claims("p:").await.unwrap();
+    let tables = postgres.tables(SCHEMA);
+    let mut left = tables.claims("p:").await.unwrap();
     left.iter_mut().for_each(|line| *line = line.split(", of").next().unwrap().to_owned());
     left.iter_mut().for_each(|line| *line = line.split(" by").next().unwrap().to_owned());
     assert_eq!(
@@ -71,24 +72,18 @@ async fn what_lives_under_the_prefix_is_left_and_nothing_else() {
             "the lock p:forgotten, with a crowd that is not there",
         ]
     );
-    assert_eq!(postgres.tables(SCHEMA).claims("q:").await.unwrap().len(), 1);
-    assert_eq!(postgres.tables(SCHEMA).claims("").await.unwrap().len(), 6);
-    assert_eq!(
-        postgres.tables(SCHEMA).cells("p:").await.unwrap(),
-        ["the cell p:kept", "the cell p:soon"]
-    );
+    assert_eq!(tables.claims("q:").await.unwrap().len(), 1);
+    assert_eq!(tables.claims("").await.unwrap().len(), 6);
+    assert_eq!(tables.cells("p:").await.unwrap(), ["the cell p:kept", "the cell p:soon"]);
     for (key, is_locked) in [("held", true), ("ended", false), ("free", false), ("shared", true)] {
-        assert_eq!(
-            postgres.tables(SCHEMA).is_locked(&format!("p:{key}")).await.unwrap(),
-            is_locked,
-            "{key}"
-        );
+        let seen = tables.is_locked(&format!("p:{key}")).await.unwrap();
+        assert_eq!(seen, is_locked, "{key}");
     }
-    assert!(!postgres.tables(SCHEMA).is_locked("p:none").await.unwrap());
+    assert!(!tables.is_locked("p:none").await.unwrap());
 
-    postgres.tables(SCHEMA).lose().await.unwrap();
-    assert!(postgres.tables(SCHEMA).claims("").await.unwrap().is_empty());
-    assert!(postgres.tables(SCHEMA).cells("").await.unwrap().is_empty());
+    tables.lose().await.unwrap();
+    assert!(tables.claims("").await.unwrap().is_empty());
+    assert!(tables.cells("").await.unwrap().is_empty());
 }
 
 #[tokio::test]
