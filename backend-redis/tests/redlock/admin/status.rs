@@ -27,29 +27,23 @@ async fn every_node_reports_its_status() {
     assert_eq!(statuses.len(), 7);
     assert_eq!(statuses[0].address, nodes.node(0).addr().to_string());
 
-    assert_eq!(seen(&statuses[0]).membership, Membership::Open);
+    let of = |node: usize| seen(&statuses[node]);
+    assert_eq!(of(0).membership, Membership::Open);
     assert!(statuses[0].takes_part());
-    let age = seen(&statuses[0]).age.unwrap();
+    let age = of(0).age.unwrap();
     assert!(age >= Duration::from_secs(100) && age < Duration::from_secs(200), "{age:?}");
-    let Membership::Quarantined(rest) = seen(&statuses[1]).membership else {
-        panic!("{:?}", statuses[1])
-    };
+    let Membership::Quarantined(rest) = of(1).membership else { panic!("{:?}", of(1)) };
     assert!(rest <= Duration::from_secs(40), "{rest:?}");
     assert!(!statuses[1].takes_part());
-    let Membership::OfAnotherSet(set) = seen(&statuses[2]).membership else {
-        panic!("{:?}", statuses[2])
-    };
+    let Membership::OfAnotherSet(set) = of(2).membership else { panic!("{:?}", of(2)) };
     assert_eq!((set.nodes, set.epoch), (3, 1));
-    assert!(matches!(seen(&statuses[3]).membership, Membership::Closed(_)), "{:?}", statuses[3]);
-    assert_eq!(seen(&statuses[4]).membership, Membership::Foreign);
+    assert!(matches!(of(3).membership, Membership::Closed(_)), "{:?}", of(3));
+    assert_eq!(of(4).membership, Membership::Foreign);
     let error = statuses[5].seen.as_ref().unwrap_err();
     assert_kind(error, ErrorKind::Unreachable);
-    assert_eq!(
-        (seen(&statuses[6]).membership, seen(&statuses[6]).age),
-        (Membership::Unmarked, None)
-    );
+    assert_eq!((of(6).membership, of(6).age), (Membership::Unmarked, None));
     for node in [0, 1, 2, 3, 4, 6] {
-        let seen = seen(&statuses[node]);
+        let seen = of(node);
         assert!(seen.clock_agrees);
         let (at_least, at_most) = seen.clock_ahead_us;
         assert!(at_least <= at_most && at_least.abs() < 10_000_000, "{seen:?}");
