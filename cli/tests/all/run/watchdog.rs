@@ -113,27 +113,23 @@ fn a_stopped_wrapper_of_the_file_store_keeps_its_lock() {
 #[test]
 fn the_command_itself_keeps_the_lock_of_the_file_store() {
     for parameters in ["", "?local_handoffs=8"] {
-        keeps_the_lock(parameters);
+        let here = Scratch::new();
+        let url = here.url() + parameters;
+        let command = ["job", "--", "sh", "-c", "echo $$; exec sleep 1000"];
+        let mut job = here.start(&[&["--url", &url], &command[..]].concat());
+        let command = pid(&job.line());
+        let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
+        // No process is left to kill the command: the worst case.
+        job.send(Signal::STOP);
+        eventually("it is stopped", || state(job.pid()) == Some('T'));
+        rustix::process::kill_process(watchdog, Signal::KILL).expect("it is killed");
+        eventually("it is dead", || state(watchdog) == Some('Z'));
+        job.send(Signal::KILL);
+        job.end();
+        assert_eq!(here.code(&["-w", "2", "job", "--", "true"]), 75, "the command keeps it");
+        rustix::process::kill_process(command, Signal::KILL).expect("it is killed");
+        assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "and frees it");
     }
-}
-
-fn keeps_the_lock(parameters: &str) {
-    let here = Scratch::new();
-    let url = here.url() + parameters;
-    let command = ["job", "--", "sh", "-c", "echo $$; exec sleep 1000"];
-    let mut job = here.start(&[&["--url", &url], &command[..]].concat());
-    let command = pid(&job.line());
-    let [watchdog] = children(job.pid())[..] else { panic!("one child: the watchdog") };
-    // No process is left to kill the command: the worst case.
-    job.send(Signal::STOP);
-    eventually("it is stopped", || state(job.pid()) == Some('T'));
-    rustix::process::kill_process(watchdog, Signal::KILL).expect("it is killed");
-    eventually("it is dead", || state(watchdog) == Some('Z'));
-    job.send(Signal::KILL);
-    job.end();
-    assert_eq!(here.code(&["-w", "2", "job", "--", "true"]), 75, "the command keeps it");
-    rustix::process::kill_process(command, Signal::KILL).expect("it is killed");
-    assert_eq!(here.code(&["-w", "20", "job", "--", "true"]), 0, "and frees it");
 }
 
 #[test]
