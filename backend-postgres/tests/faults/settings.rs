@@ -128,6 +128,16 @@ async fn a_full_queue_of_notifications_fails_nothing() {
     drained(&server).await;
 }
 
+/// Fault 58: postgres
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_made_although_its_notification_is_refused() {
+    let server = database().await;
+    let locks = direct(&server, "").await;
+    assert_eq!(locks.counter("hits").add(1).await.unwrap(), 1);
+    sql(&server, "REVOKE EXECUTE ON FUNCTION pg_notify FROM PUBLIC").await;
+    assert_eq!(locks.counter("hits").add(1).await.unwrap(), 2);
+}
+
 /// A user whose sessions have another role: a new one ends that which it replaces, although the network does
 /// not say that this is dead.
 /// Faults 10, 58: postgres

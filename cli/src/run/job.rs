@@ -3,6 +3,8 @@
 //! What is held may be a lock, a tick of a schedule or a leader's term, which [`grant`](super::grant)
 //! tells apart. A leader that has lost its term does all but the first again.
 
+use std::io::{self, IsTerminal};
+use std::pin::pin;
 use std::time::Duration;
 
 use fencelock::{ErrorKind, Locks};
@@ -69,7 +71,7 @@ async fn job(plan: &Plan, status: &mut Status) -> Result<Outcome, Outcome> {
     plan.store.config.notice_of_default().iter().for_each(|notice| plan.hint(notice));
     let started = Instant::now();
     let connecting = waiting::report_connecting(plan, connect(plan));
-    let connected = unless_interrupted(&mut signals, connecting).await?;
+    let connected = unless_interrupted(plan, &mut signals, connecting).await?;
     let locks = connected.map_err(|error| Outcome::of_connect(&error))?;
     plan.store.require_reach(&locks)?;
     if plan.chose_ttl {
@@ -97,7 +99,8 @@ async fn connect(plan: &Plan) -> fencelock::Result<Locks> {
 async fn leave(plan: &Plan, locks: &Locks, signals: &mut Signals, leave_by: Option<Instant>) {
     let until = leave_by.unwrap_or_else(|| Instant::now() + LEAVE_WITHIN);
     let closing = timeout_at(until, locks.close());
-    if let (Ok(Ok(Err(error))), None) = (unless_interrupted(signals, closing).await, leave_by) {
+    if let (Ok(Ok(Err(error))), None) = (unless_interrupted(plan, signals, closing).await, leave_by)
+    {
         plan.reports.say(chain(&error));
     }
 }
@@ -157,7 +160,7 @@ async fn lead(
             plan.note(&format!("campaigning again for {:?}", plan.name));
         }
         status.waits_again();
-        unless_interrupted(signals, tokio::time::sleep(AGAIN_AFTER)).await?;
+        unless_interrupted(plan, signals, tokio::time::sleep(AGAIN_AFTER)).await?;
     }
 }
 
@@ -212,10 +215,10 @@ async fn acquire(
     // Boxed: it is most of the future.
     let asking = Box::pin(ask(plan, locks, started));
     let answer = match plan.waits() {
-        false => unless_interrupted(signals, asking).await?,
+        false => unless_interrupted(plan, signals, asking).await?,
         true => {
             let reporting = waiting::report_holder(plan, locks, asking);
-            unless_interrupted(signals, reporting).await?
+            unless_interrupted(plan, signals, reporting).await?
         }
     };
     let this = || format!("{:?} on {}", plan.name, plan.store.redacted_url);
@@ -291,7 +294,7 @@ async fn release(plan: &Plan, grant: Grant, signals: &mut Signals, outcome: Outc
     let released = match marks {
         // The work is done, and a signal must not have it done again. The store's own bound ends this.
         true => Ok(ending.await),
-        false => unless_interrupted(signals, ending).await,
+        false => unless_interrupted(plan, signals, ending).await,
     };
     let unconfirmed = match released {
         Ok(Ok(Ok(()))) => return Done::from(outcome),
@@ -334,12 +337,22 @@ async fn release(plan: &Plan, grant: Grant, signals: &mut Signals, outcome: Outc
 
 /// Carries out `work`, or drops it at the first signal.
 async fn unless_interrupted<T>(
+    plan: &Plan,
     signals: &mut Signals,
     work: impl Future<Output = T>,
 ) -> Result<T, Outcome> {
-    tokio::select! {
-        biased;
-        signal = signals.next() => Err(Outcome::Interrupted(signal)),
-        done = work => Ok(done),
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            signal = signals.next() => {
+                // A service's "read the configuration again" (ExecReload=), without a terminal that has gone away.
+                let is_reload = signal == Signal::HUP && !io::stdin().is_terminal();
+                if !is_reload || !matches!(plan.own.kind, Kind::Election(_)) {
+                    return Err(Outcome::Interrupted(signal));
+                }
+            }
+            done = &mut work => return Ok(done),
+        }
     }
 }

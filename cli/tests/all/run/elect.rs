@@ -150,6 +150,7 @@ async fn a_killed_leader_is_followed() {
         let (first, command) = led(&one);
         let mut two = elect(&here, &url, &[], SERVES);
         here.until_waiting(&url, "scheduler", 1);
+        two.send(Signal::HUP);
         one.send(Signal::KILL);
         let (second, _) = led(&two);
         assert!(second > first && is_dead(command), "{url}");
