@@ -266,11 +266,18 @@ impl Supervisor<'_> {
         }
         self.note_quit(signal);
         if self.child.group().is_none() {
-            self.not_wanted = Some(signal);
             self.child.start_before(Moment::from_nanos(0));
-            // To what is before its `exec`, for which a dead file system can make it wait.
-            self.child.ask_to_end(signal, Reach::All);
-            return self.deadline.plan.note("interrupted before the command has started");
+            match self.child.signal_all(signal, Reach::All) {
+                0 => {
+                    self.not_wanted = Some(signal);
+                    self.deadline.plan.note("interrupted before the command has started");
+                }
+                // It has begun, and that is not known yet; or it is before its `exec`, for which a dead file system can
+                // make it wait.
+                _ if signal == Signal::TERM => self.end_asked = Some(Asked::All),
+                _ => {}
+            }
+            return;
         }
         if signal != Signal::TERM {
             return self.child.ask_to_end(signal, Reach::Session);
