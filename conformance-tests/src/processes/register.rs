@@ -54,20 +54,6 @@ impl std::ops::Add for Writes {
     }
 }
 
-impl std::ops::Sub for Writes {
-    type Output = Writes;
-
-    fn sub(self, other: Writes) -> Writes {
-        Writes {
-            accepted: self.accepted - other.accepted,
-            rejected: self.rejected - other.rejected,
-            stale: self.stale - other.stale,
-            lost_updates: self.lost_updates - other.lost_updates,
-            money: self.money - other.money,
-        }
-    }
-}
-
 /// What became of the same writes where tokens are checked and where they are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
@@ -82,14 +68,6 @@ impl std::ops::Add for Seen {
 
     fn add(self, other: Seen) -> Seen {
         Seen { checked: self.checked + other.checked, unchecked: self.unchecked + other.unchecked }
-    }
-}
-
-impl std::ops::Sub for Seen {
-    type Output = Seen;
-
-    fn sub(self, other: Seen) -> Seen {
-        Seen { checked: self.checked - other.checked, unchecked: self.unchecked - other.unchecked }
     }
 }
 
@@ -141,10 +119,9 @@ impl ProtectedRegister {
         self.content().writes.stale
     }
 
-    /// What became of all writes.
-    #[must_use]
-    pub fn writes(&self) -> Writes {
-        self.content().writes
+    /// What became of the writes since this was asked last.
+    fn take_writes(&self) -> Writes {
+        std::mem::take(&mut self.content().writes)
     }
 }
 
@@ -184,7 +161,7 @@ mod tests {
             assert_eq!((one, two), (Some(0), Some(0)));
             register.write(2, 1);
             register.write(1, 1);
-            assert_eq!(register.writes().lost_updates, lost);
+            assert_eq!(register.take_writes().lost_updates, lost);
         }
     }
 }

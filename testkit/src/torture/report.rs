@@ -237,11 +237,6 @@ impl StoreReport {
         #[expect(clippy::cast_precision_loss, reason = "a bound for people")]
         (self.violations() == 0 && acquisitions > 0).then(|| 3.0 / acquisitions as f64)
     }
-
-    /// The part of a round in what the registers have counted since the beginning.
-    pub(super) fn writes_of(&self, all: Seen) -> Seen {
-        all - self.writes()
-    }
 }
 
 impl Round {

@@ -59,7 +59,7 @@ pub(super) fn verdict(
         admitted_overlaps: 0,
         unadmitted_overlaps: 0,
         cells: CellFigures::of(&events),
-        writes: report.writes_of(writes),
+        writes,
         transactions,
         recovered: recovered(&events, played.healed_at),
         errors: played.done.errors,

@@ -60,9 +60,9 @@ impl Ledger {
         }
     }
 
-    /// What became of all transfers.
-    pub(crate) fn writes(&self) -> Writes {
-        self.writes
+    /// What became of the transfers since this was asked last.
+    pub(super) fn take_writes(&mut self) -> Writes {
+        std::mem::take(&mut self.writes)
     }
 
     fn admit<'a>(
@@ -102,7 +102,7 @@ mod tests {
         };
         ledger.transfer(&[entry(&from, 2, second[0] - 1), entry(&third, 1, second[1] + 1)]);
         ledger.transfer(&[entry(&from, 1, first[0] - 1), entry(&to, 1, first[1] + 1)]);
-        ledger.writes()
+        ledger.take_writes()
     }
 
     #[test]

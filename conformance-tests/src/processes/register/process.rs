@@ -9,10 +9,12 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -20,7 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 
 use super::ledger::{Entry, Ledger};
-use super::{ProtectedRegister, Seen};
+use super::{ProtectedRegister, Seen, Writes};
 
 /// Set for a program that is to be the register, to its socket's path.
 const ASKED: &str = "FENCELOCK_CONFORMANCE_REGISTER";
@@ -34,67 +36,39 @@ enum Request {
     Write {
         register: String,
         token: u64,
-        values: Values,
+        values: Both<u64>,
     },
     /// The balances of accounts.
     Balances(Vec<(String, u64)>),
-    Transfer(Entries),
+    Transfer(Both<Vec<Entry>>),
     Count,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    Values(Values),
-    Balances(Balances),
-    Written,
-    Seen(Seen),
-}
-
-/// What a client read, or writes, in both registers.
+/// What a client read of, or writes to, both: the one that checks tokens and the one that does not.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Values {
-    /// `None` once the token was stale.
-    checked: Option<u64>,
-    unchecked: u64,
-}
-
-impl Values {
-    pub(crate) fn one_more(self) -> Values {
-        Values { checked: self.checked.map(|it| it + 1), unchecked: self.unchecked + 1 }
-    }
-}
-
-/// What a client read of accounts, in both ledgers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Balances {
+pub(crate) struct Both<T> {
     /// `None` once a token was stale.
-    checked: Option<Vec<i64>>,
-    unchecked: Vec<i64>,
+    checked: Option<T>,
+    unchecked: T,
 }
 
-/// A transfer, in both ledgers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Entries {
-    checked: Option<Vec<Entry>>,
-    unchecked: Vec<Entry>,
-}
-
-impl Balances {
-    /// Every account but the first gives `amount` to the first.
-    fn collected(self, accounts: &[(String, u64)], amount: i64) -> Entries {
-        let entries = |balances: Vec<i64>| -> Vec<Entry> {
-            let others = i64::try_from(balances.len()).unwrap_or(i64::MAX) - 1;
-            let changes = std::iter::once(amount * others).chain(std::iter::repeat(-amount));
-            let changed = accounts.iter().zip(balances).zip(changes);
-            let entry = |((account, balance), change): ((&(String, u64), i64), i64)| Entry {
-                account: account.0.clone(),
-                token: account.1,
-                balance: balance + change,
-            };
-            changed.map(entry).collect()
-        };
-        Entries { checked: self.checked.map(entries), unchecked: entries(self.unchecked) }
+impl<T> Both<T> {
+    pub(crate) fn map<U>(self, change: impl Fn(T) -> U) -> Both<U> {
+        Both { checked: self.checked.map(&change), unchecked: change(self.unchecked) }
     }
+}
+
+/// A transfer: every account but the first gives `amount` to the first.
+fn collected(accounts: &[(String, u64)], balances: Vec<i64>, amount: i64) -> Vec<Entry> {
+    let others = i64::try_from(balances.len()).unwrap_or(i64::MAX) - 1;
+    let changes = std::iter::once(amount * others).chain(std::iter::repeat(-amount));
+    let changed = accounts.iter().zip(balances).zip(changes);
+    let entry = |(((account, token), balance), change): ((&(String, u64), i64), i64)| Entry {
+        account: account.clone(),
+        token: *token,
+        balance: balance + change,
+    };
+    changed.map(entry).collect()
 }
 
 /// The process. Dropping it ends it.
@@ -126,12 +100,12 @@ impl RegisterServer {
         &self.socket
     }
 
-    /// What became of all writes to all registers so far.
+    /// What became of all writes to all registers since this was asked last.
     ///
     /// # Errors
     /// When it does not answer.
     pub async fn seen(&self) -> io::Result<Seen> {
-        Registers::connect(&self.socket).await?.seen().await
+        Registers::connect(&self.socket).await?.ask(&Request::Count).await
     }
 }
 
@@ -148,31 +122,25 @@ impl Registers {
         Ok(Registers { input, output: BufReader::new(output).lines() })
     }
 
-    pub(crate) async fn read(&mut self, register: &str, token: u64) -> io::Result<Values> {
-        match self.ask(&Request::Read { register: register.to_owned(), token }).await? {
-            Answer::Values(values) => Ok(values),
-            other => Err(unexpected(&other)),
-        }
+    pub(crate) async fn read(&mut self, register: &str, token: u64) -> io::Result<Both<u64>> {
+        self.ask(&Request::Read { register: register.to_owned(), token }).await
     }
 
     pub(crate) async fn write(
         &mut self,
         register: &str,
         token: u64,
-        values: Values,
+        values: Both<u64>,
     ) -> io::Result<()> {
-        match self.ask(&Request::Write { register: register.to_owned(), token, values }).await? {
-            Answer::Written => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        self.ask(&Request::Write { register: register.to_owned(), token, values }).await
     }
 
     /// The balances of accounts, each by the token of its lock.
-    pub(crate) async fn balances(&mut self, accounts: &[(String, u64)]) -> io::Result<Balances> {
-        match self.ask(&Request::Balances(accounts.to_vec())).await? {
-            Answer::Balances(balances) => Ok(balances),
-            other => Err(unexpected(&other)),
-        }
+    pub(crate) async fn balances(
+        &mut self,
+        accounts: &[(String, u64)],
+    ) -> io::Result<Both<Vec<i64>>> {
+        self.ask(&Request::Balances(accounts.to_vec())).await
     }
 
     /// Moves `amount` from each of the other accounts to the first, in one transaction that begins at
@@ -180,23 +148,15 @@ impl Registers {
     pub(crate) async fn collect(
         &mut self,
         accounts: &[(String, u64)],
-        read: Balances,
+        read: Both<Vec<i64>>,
         amount: i64,
     ) -> io::Result<()> {
-        match self.ask(&Request::Transfer(read.collected(accounts, amount))).await? {
-            Answer::Written => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        let entries = read.map(|balances| collected(accounts, balances, amount));
+        self.ask(&Request::Transfer(entries)).await
     }
 
-    async fn seen(&mut self) -> io::Result<Seen> {
-        match self.ask(&Request::Count).await? {
-            Answer::Seen(seen) => Ok(seen),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
+    /// Each request has an answer of its own type.
+    async fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> io::Result<T> {
         self.input.write_all(&line(request)?).await?;
         let answer = self.output.next_line().await?;
         Ok(serde_json::from_str(&answer.ok_or(io::ErrorKind::UnexpectedEof)?)?)
@@ -207,10 +167,6 @@ fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)
-}
-
-fn unexpected(answer: &Answer) -> io::Error {
-    io::Error::other(format!("the register answered {answer:?}"))
 }
 
 /// Becomes the register and never returns, if this program was executed as one.
@@ -245,30 +201,22 @@ async fn serve(socket: &Path, all: &Arc<All>) -> io::Result<()> {
 }
 
 /// All registers and accounts.
-#[derive(Default)]
-struct All(Mutex<Resources>);
+struct All(Mutex<[Resources; 2]>);
 
+/// Those that check tokens, or those that do not.
 struct Resources {
-    registers: HashMap<String, Both>,
-    checked: Ledger,
-    unchecked: Ledger,
+    register: fn() -> ProtectedRegister,
+    registers: HashMap<String, ProtectedRegister>,
+    ledger: Ledger,
 }
 
-struct Both {
-    checked: ProtectedRegister,
-    unchecked: ProtectedRegister,
-}
-
-impl Default for Both {
-    fn default() -> Both {
-        Both { checked: ProtectedRegister::checking(), unchecked: ProtectedRegister::trusting() }
-    }
-}
-
-impl Default for Resources {
-    fn default() -> Resources {
-        let (checked, unchecked) = (Ledger::checking(), Ledger::trusting());
-        Resources { registers: HashMap::new(), checked, unchecked }
+impl Default for All {
+    fn default() -> All {
+        let of = |register, ledger| Resources { register, registers: HashMap::new(), ledger };
+        All(Mutex::new([
+            of(ProtectedRegister::checking, Ledger::checking()),
+            of(ProtectedRegister::trusting, Ledger::trusting()),
+        ]))
     }
 }
 
@@ -277,53 +225,53 @@ impl All {
         let (output, mut input) = client.into_split();
         let mut lines = BufReader::new(output).lines();
         while let Some(request) = lines.next_line().await? {
-            let request = serde_json::from_str(&request)?;
-            let answer = self.0.lock().unwrap_or_else(PoisonError::into_inner).answer(request);
-            input.write_all(&line(&answer)?).await?;
+            let answer = self.answer(serde_json::from_str(&request)?)?;
+            input.write_all(&answer).await?;
         }
         Ok(())
+    }
+
+    fn answer(&self, request: Request) -> io::Result<Vec<u8>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let [checked, unchecked] = &mut *all;
+        // Those that do not check always have a value.
+        match request {
+            Request::Read { register, token } => line(&Both {
+                checked: checked.register(&register).read_with(token),
+                unchecked: unchecked.register(&register).read_with(token).unwrap_or_default(),
+            }),
+            Request::Write { register, token, values } => {
+                if let Some(value) = values.checked {
+                    checked.register(&register).write(token, value);
+                }
+                unchecked.register(&register).write(token, values.unchecked);
+                line(&())
+            }
+            Request::Balances(accounts) => line(&Both {
+                checked: checked.ledger.read(&accounts),
+                unchecked: unchecked.ledger.read(&accounts).unwrap_or_default(),
+            }),
+            Request::Transfer(entries) => {
+                if let Some(entries) = entries.checked {
+                    checked.ledger.transfer(&entries);
+                }
+                unchecked.ledger.transfer(&entries.unchecked);
+                line(&())
+            }
+            Request::Count => {
+                line(&Seen { checked: checked.take_writes(), unchecked: unchecked.take_writes() })
+            }
+        }
     }
 }
 
 impl Resources {
-    fn answer(&mut self, request: Request) -> Answer {
-        match request {
-            Request::Read { register, token } => {
-                let both = self.registers.entry(register).or_default();
-                let checked = both.checked.read_with(token);
-                // The one that does not check always has a value.
-                let unchecked = both.unchecked.read_with(token).unwrap_or_default();
-                Answer::Values(Values { checked, unchecked })
-            }
-            Request::Write { register, token, values } => {
-                let both = self.registers.entry(register).or_default();
-                if let Some(value) = values.checked {
-                    both.checked.write(token, value);
-                }
-                both.unchecked.write(token, values.unchecked);
-                Answer::Written
-            }
-            Request::Balances(accounts) => {
-                let checked = self.checked.read(&accounts);
-                let unchecked = self.unchecked.read(&accounts).unwrap_or_default();
-                Answer::Balances(Balances { checked, unchecked })
-            }
-            Request::Transfer(Entries { checked, unchecked }) => {
-                if let Some(entries) = checked {
-                    self.checked.transfer(&entries);
-                }
-                self.unchecked.transfer(&unchecked);
-                Answer::Written
-            }
-            Request::Count => {
-                let money =
-                    Seen { checked: self.checked.writes(), unchecked: self.unchecked.writes() };
-                let each = self.registers.values().map(|both| Seen {
-                    checked: both.checked.writes(),
-                    unchecked: both.unchecked.writes(),
-                });
-                Answer::Seen(each.fold(money, |sum, one| sum + one))
-            }
-        }
+    fn register(&mut self, name: &str) -> &ProtectedRegister {
+        self.registers.entry(name.to_owned()).or_insert_with(self.register)
+    }
+
+    fn take_writes(&mut self) -> Writes {
+        let each = self.registers.values().map(ProtectedRegister::take_writes);
+        each.fold(self.ledger.take_writes(), Writes::add)
     }
 }

@@ -208,7 +208,7 @@ impl Client {
             _ => sleep(self.tools.usual_hold()).await,
         }
         if let Some(values) = read {
-            self.registers.write(name, token, values.one_more()).await?;
+            self.registers.write(name, token, values.map(|value| value + 1)).await?;
         }
         Ok(())
     }
