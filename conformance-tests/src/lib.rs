@@ -58,7 +58,7 @@ pub use {
     processes::register::process::RegisterServer,
     processes::register::{ProtectedRegister, Seen, Writes},
     processes::workload,
-    run::{AfterFailure, Report, RunOptions, main, main_of, run_against_url, run_suite},
+    run::{Report, RunOptions, main, main_of, run_against_url, run_suite},
     seed::fresh as fresh_seed,
     suite::context::Context,
     suite::needs::Need,

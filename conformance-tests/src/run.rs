@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Result};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -44,7 +43,7 @@ pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
     // A filter may name a test of another target: only a run of all must not be empty.
     let whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.ignored;
     let state = RunState { only, ..RunState::default() };
-    let report = run_matrix(harnesses, &arguments, Bounds::GENEROUS, state);
+    let report = run_matrix(harnesses, &arguments, state);
     if arguments.list || (report.is_empty() && !whole) {
         return;
     }
@@ -58,8 +57,7 @@ pub fn main_of(harnesses: &[Arc<dyn Harness>]) {
 /// with arguments of their own; [`main`] is the simple form.
 #[must_use]
 pub fn run_suite(harnesses: &[Arc<dyn Harness>], options: &RunOptions) -> Report {
-    let bounds = options.patience.map_or(Bounds::GENEROUS, Bounds::with_patience);
-    run_matrix(harnesses, &options.arguments(), bounds, RunState::of(options))
+    run_matrix(harnesses, &options.arguments(), RunState::of(options))
 }
 
 /// Runs the suite on the store that `url` names: what `fencelock conformance` does. The program
@@ -98,26 +96,12 @@ pub fn run_against_url(connect: Connect, url: &str, options: &RunOptions) -> Res
 pub struct RunOptions {
     /// Only behaviours whose name, as `memory::modes::readers_hold_together`, contains this.
     pub filter: Option<String>,
-    /// How many behaviours run at a time; by default two per processor.
-    pub threads: Option<usize>,
-    /// How long each awaited event may take.
-    pub patience: Option<Duration>,
-    /// What follows a failed behaviour.
-    pub after_failure: AfterFailure,
+    /// Begins no further behaviour after a failed one. The list begins with exclusion, without which
+    /// the rest says little.
+    pub fail_fast: bool,
     /// Ends the run when it is cancelled: behaviours under way are cut short, no further one
     /// begins, and what the run made is removed from the store as at any other end.
     pub stop: CancellationToken,
-}
-
-/// What a run does after a behaviour has failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AfterFailure {
-    /// Runs all the others.
-    #[default]
-    GoOn,
-    /// Ignores those that have not begun. The list begins with exclusion, without which the rest
-    /// says little.
-    Stop,
 }
 
 impl RunOptions {
@@ -128,31 +112,10 @@ impl RunOptions {
         self
     }
 
-    /// Begins no further behaviour after a failed one.
-    #[must_use]
-    pub fn fail_fast(mut self) -> RunOptions {
-        self.after_failure = AfterFailure::Stop;
-        self
-    }
-
-    /// Ends the run when `stop` is cancelled.
-    #[must_use]
-    pub fn stop(mut self, stop: CancellationToken) -> RunOptions {
-        self.stop = stop;
-        self
-    }
-
-    /// `threads` behaviours at a time.
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> RunOptions {
-        self.threads = Some(threads);
-        self
-    }
-
     fn arguments(&self) -> Arguments {
         Arguments {
             filter: self.filter.clone(),
-            test_threads: self.threads.or(Some(usual_threads())),
+            test_threads: Some(usual_threads()),
             ..Arguments::default()
         }
     }
@@ -273,12 +236,7 @@ impl Only {
 
 type Outcomes = Arc<Mutex<BTreeMap<String, Option<Outcome>>>>;
 
-fn run_matrix(
-    harnesses: &[Arc<dyn Harness>],
-    arguments: &Arguments,
-    bounds: Bounds,
-    state: RunState,
-) -> Report {
+fn run_matrix(harnesses: &[Arc<dyn Harness>], arguments: &Arguments, state: RunState) -> Report {
     let seed = crate::seed::fresh();
     let state = Arc::new(state);
     let outcomes = Outcomes::default();
@@ -294,7 +252,11 @@ fn run_matrix(
         }
         let run = {
             let state = state.clone();
-            move || state.watch(|| run_fairly(&subject, &behaviour, bounds, seed, &state.stop))
+            move || {
+                state.watch(|| {
+                    run_fairly(&subject, &behaviour, Bounds::GENEROUS, seed, &state.options.stop)
+                })
+            }
         };
         let trial = trial(name, run, &outcomes);
         if !arguments.is_filtered_out(&trial) && !arguments.is_ignored(&trial) {
@@ -304,29 +266,27 @@ fn run_matrix(
     }
     let _ = libtest_mimic::run(arguments, trials);
     let outcomes = std::mem::take(&mut *outcomes.lock().unwrap_or_else(PoisonError::into_inner));
-    Report { outcomes, was_stopped: state.stop.is_cancelled(), left_behind: None }
+    Report { outcomes, was_stopped: state.options.stop.is_cancelled(), left_behind: None }
 }
 
 /// Whether further behaviours are run.
 #[derive(Default)]
 struct RunState {
     only: Only,
-    after_failure: AfterFailure,
+    options: RunOptions,
     has_failure: AtomicBool,
-    stop: CancellationToken,
 }
 
 impl RunState {
     fn of(options: &RunOptions) -> RunState {
-        let (after_failure, stop) = (options.after_failure, options.stop.clone());
-        RunState { after_failure, stop, ..RunState::default() }
+        RunState { options: options.clone(), ..RunState::default() }
     }
 
     fn watch(&self, run: impl FnOnce() -> Outcome) -> Outcome {
-        if self.stop.is_cancelled() {
+        if self.options.stop.is_cancelled() {
             return Outcome::Ignored(STOPPED.to_owned());
         }
-        if self.after_failure == AfterFailure::Stop && self.has_failure.load(Ordering::Relaxed) {
+        if self.options.fail_fast && self.has_failure.load(Ordering::Relaxed) {
             return Outcome::Ignored("another behaviour has failed".to_owned());
         }
         let outcome = run();
@@ -411,13 +371,13 @@ mod tests {
     #[test]
     fn after_a_failure_a_run_continues_or_starts_nothing_more() {
         let failed = || Outcome::Failed("two holders".to_owned());
-        let passes_after_a_failure = |after| {
-            let state = RunState { after_failure: after, ..RunState::default() };
+        let passes_after_a_failure = |fail_fast| {
+            let state = RunState::of(&RunOptions { fail_fast, ..RunOptions::default() });
             assert_eq!(state.watch(|| Outcome::Passed), Outcome::Passed);
             assert_eq!(state.watch(failed), failed());
             state.watch(|| Outcome::Passed) == Outcome::Passed
         };
-        assert!(passes_after_a_failure(AfterFailure::GoOn));
-        assert!(!passes_after_a_failure(AfterFailure::Stop));
+        assert!(passes_after_a_failure(false));
+        assert!(!passes_after_a_failure(true));
     }
 }

@@ -38,15 +38,11 @@ impl Options {
         self.refuse_default_directory()?;
         eprintln!("{}", what_follows(&StoreUrl::parse(&self.url)?));
         let mut options = RunOptions::default();
-        if let Some(filter) = &self.filter {
-            options = options.filter(filter);
-        }
-        if self.fail_fast {
-            options = options.fail_fast();
-        }
+        options.filter.clone_from(&self.filter);
+        options.fail_fast = self.fail_fast;
         let runtime = fencelock_cli::runtime()?;
         let interrupts = Interrupts::catch(&runtime)?;
-        let options = options.stop(interrupts.stop().clone());
+        options.stop = interrupts.stop().clone();
         let report = run_against_url(connect, &self.url, &options)?;
         if let Err(why) = report.verdict() {
             eprintln!("fencelock: {why}");
