@@ -27,7 +27,7 @@ mod work;
 use protocol::{Answer, Hello, Reply, Request, Want};
 
 use crate::how::How;
-use crate::time::clock::{ServerClock, booted_earlier};
+use crate::time::clock::ServerClock;
 
 /// Why a peer did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,18 +78,6 @@ impl Peer {
         Peer::start_as(Command::new(this_program()?), harness, address, params).await
     }
 
-    /// As [`start`](Peer::start), as on a machine that booted so much earlier.
-    pub(crate) async fn start_booted_earlier(
-        by: Duration,
-        harness: &str,
-        address: &str,
-        params: &Params,
-    ) -> Result<Peer, PeerError> {
-        let mut command = booted_earlier(by).ok_or(PeerError::Gone)?;
-        command.arg(this_program()?);
-        Peer::start_as(command.into(), harness, address, params).await
-    }
-
     /// A clock for peers of this program: it is right.
     ///
     /// # Errors
@@ -98,27 +86,19 @@ impl Peer {
         ServerClock::of(&this_program()?.to_string_lossy())
     }
 
-    /// As [`start`](Peer::start), with a [`clock`](Peer::clock) that can be moved.
+    /// As [`start`](Peer::start), by a program that becomes this one, such as that of a
+    /// [`clock`](Peer::clock).
     ///
     /// # Errors
     /// As [`start`](Peer::start).
-    pub async fn start_with_clock(
-        clock: &ServerClock,
-        harness: &str,
-        address: &str,
-        params: &Params,
-    ) -> Result<Peer, PeerError> {
-        Peer::start_as(Command::new(clock.program()), harness, address, params).await
-    }
-
-    /// By a program that becomes this one.
-    async fn start_as(
-        mut program: Command,
+    pub async fn start_as(
+        program: impl Into<Command>,
         harness: &str,
         address: &str,
         params: &Params,
     ) -> Result<Peer, PeerError> {
         let mut child = program
+            .into()
             .env(process::ASKED, harness)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

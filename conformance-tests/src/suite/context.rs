@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,9 +24,9 @@ use crate::harness::{Harness, Params, Store};
 use crate::history::Event;
 use crate::history::checker::{Rules, assert_clean, check};
 use crate::network_fault::NetworkFault;
-use crate::processes::peer::Peer;
+use crate::processes::peer::{Peer, this_program};
 use crate::suite::waiting::{self, CHECK_EVERY, Waiter};
-use crate::time::clock::ServerClock;
+use crate::time::clock::{ServerClock, booted_earlier};
 use crate::time::frozen_runtime::FrozenRuntime;
 
 /// One behaviour's run on one store.
@@ -114,25 +115,25 @@ impl Context {
 
     /// Another process that is a client of this store.
     pub async fn peer(&self) -> Peer {
-        let address = self.store.peer_address();
-        let starting = Peer::start(self.harness.name(), &address, &self.base);
-        let started = self.soon("a peer process connects", starting).await;
-        started.unwrap_or_else(|error| panic!("no peer process: {error}"))
+        self.peer_as(Command::new(this_program().expect("a program"))).await
     }
 
     /// Another process, with a wall clock of its own.
     pub(crate) async fn peer_with_clock(&self) -> (Peer, ServerClock) {
         let clock = Peer::clock().expect("a clock of its own");
-        let (name, address) = (self.harness.name(), self.store.peer_address());
-        let starting = Peer::start_with_clock(&clock, name, &address, &self.base);
-        let started = self.soon("a peer process connects", starting).await;
-        (started.unwrap_or_else(|error| panic!("no peer process: {error}")), clock)
+        (self.peer_as(Command::new(clock.program())).await, clock)
     }
 
     /// Another process, as on a machine that booted so much earlier.
     pub(crate) async fn peer_booted_earlier(&self, by: Duration) -> Peer {
-        let (name, address) = (self.harness.name(), self.store.peer_address());
-        let starting = Peer::start_booted_earlier(by, name, &address, &self.base);
+        let mut command = booted_earlier(by).expect("a boot time of its own");
+        command.arg(this_program().expect("a program"));
+        self.peer_as(command).await
+    }
+
+    async fn peer_as(&self, program: Command) -> Peer {
+        let address = self.store.peer_address();
+        let starting = Peer::start_as(program, self.harness.name(), &address, &self.base);
         let started = self.soon("a peer process connects", starting).await;
         started.unwrap_or_else(|error| panic!("no peer process: {error}"))
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,7 +149,9 @@ impl ClientPool {
         let end = Instant::now() + self.options.faults_for + recovery(&self.options);
         loop {
             let started = match self.clocks.get(index) {
-                Some(clock) => Peer::start_with_clock(clock, "torture", url, params).await,
+                Some(clock) => {
+                    Peer::start_as(Command::new(clock.program()), "torture", url, params).await
+                }
                 None => Peer::start("torture", url, params).await,
             };
             match started {
