@@ -18,7 +18,7 @@ mod observers;
 mod ticks;
 mod violation;
 
-pub use violation::Violation;
+pub use violation::{Finding, Violation};
 
 /// What to check, in addition to exclusion, tokens and cells.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,31 +36,33 @@ pub struct Rules {
 
 /// Everything that is wrong with a history, in no order of importance.
 #[must_use]
-pub fn check(mut events: Vec<Event>, rules: Rules) -> Vec<Violation> {
+pub fn check(mut events: Vec<Event>, rules: Rules) -> Vec<Finding> {
     // Stable, since one worker's events may have the same time.
     events.sort_by_key(|event| event.at);
-    let mut violations = Vec::new();
+    let mut findings = Vec::new();
     for (lock, events) in by_lock(&events) {
         let spans = spans(&events);
-        violations.extend(overlaps(lock, &spans));
-        violations.extend(tokens(lock, &spans, rules.overlaps_are_admitted));
-        violations.extend(stale_writes(lock, &events));
-        violations.extend(counters::check(lock, &events));
-        violations.extend(ticks::check(lock, &events, rules.overlaps_are_admitted));
-        violations.extend(observers::check(lock, &events));
+        let mut violations = overlaps(&spans);
+        violations.extend(tokens(&spans, rules.overlaps_are_admitted));
+        violations.extend(stale_writes(&events));
+        violations.extend(counters::check(&events));
+        violations.extend(ticks::check(&events, rules.overlaps_are_admitted));
+        violations.extend(observers::check(&events));
         if let Some(bound) = rules.granted_within {
-            violations.extend(stuck(lock, &spans, bound));
+            violations.extend(stuck(&spans, bound));
         }
         if rules.arrival_order {
-            violations.extend(out_of_order(lock, &spans, |early| early.queued));
+            violations.extend(out_of_order(&spans, |early| early.queued));
         }
         if let Some(later) = rules.asked_later {
             let later = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
             let arrived = |early: &Span| Some(early.invoked.saturating_add(later));
-            violations.extend(out_of_order(lock, &spans, arrived));
+            violations.extend(out_of_order(&spans, arrived));
         }
+        let named = |violation| Finding { name: lock.to_owned(), violation };
+        findings.extend(violations.into_iter().map(named));
     }
-    violations
+    findings
 }
 
 /// As [`check`], for an assertion.
@@ -70,9 +72,9 @@ pub fn check(mut events: Vec<Event>, rules: Rules) -> Vec<Violation> {
 pub fn assert_clean(events: Vec<Event>, rules: Rules) {
     let granted = events.iter().filter(|it| matches!(it.what, What::Granted { .. })).count();
     assert!(granted > 0, "the history has no grant, so it proves nothing");
-    let violations = check(events, rules);
-    if let Some(first) = violations.first() {
-        let (count, s) = (violations.len(), if violations.len() == 1 { "" } else { "s" });
+    let findings = check(events, rules);
+    if let Some(first) = findings.first() {
+        let (count, s) = (findings.len(), if findings.len() == 1 { "" } else { "s" });
         panic!("{count} violation{s} in {granted} grants; the first: {first}");
     }
 }
@@ -170,7 +172,7 @@ fn grants(spans: &[Span]) -> Vec<(Mode, Grant)> {
     grants
 }
 
-fn overlaps(lock: &str, spans: &[Span]) -> Vec<Violation> {
+fn overlaps(spans: &[Span]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut holders: Vec<(Mode, Grant)> = Vec::new();
     for (mode, grant) in grants(spans) {
@@ -199,7 +201,7 @@ fn overlaps(lock: &str, spans: &[Span]) -> Vec<Violation> {
         };
         if let Some((tokens, until)) = found {
             let nanos = until.min(grant.until) - grant.from;
-            violations.push(Violation::Overlap { lock: lock.to_owned(), tokens, nanos });
+            violations.push(Violation::Overlap { tokens, nanos });
         }
         holders.push((mode, grant));
     }
@@ -211,12 +213,12 @@ fn excludes(one: Mode, other: Mode) -> bool {
     !matches!((one, other), (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)))
 }
 
-fn tokens(lock: &str, spans: &[Span], reported_first: bool) -> Vec<Violation> {
+fn tokens(spans: &[Span], reported_first: bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut seen = BTreeSet::new();
     for (_, Grant { token, .. }) in grants(spans) {
         if !seen.insert(token) {
-            violations.push(Violation::TokenTwice { lock: lock.to_owned(), token });
+            violations.push(Violation::TokenTwice { token });
         }
     }
     let mut by_asking: Vec<(u64, Grant)> = spans
@@ -236,20 +238,19 @@ fn tokens(lock: &str, spans: &[Span], reported_first: bool) -> Vec<Violation> {
             largest = reported.token.max(largest);
         }
         if token < largest {
-            let lock = lock.to_owned();
-            violations.push(Violation::TokenNotRising { lock, earlier: largest, later: token });
+            violations.push(Violation::TokenNotRising { earlier: largest, later: token });
         }
     }
     violations
 }
 
-fn stale_writes(lock: &str, events: &[&Event]) -> Vec<Violation> {
+fn stale_writes(events: &[&Event]) -> Vec<Violation> {
     let mut largest = 0;
     let mut violations = Vec::new();
     for event in events {
         if let What::Wrote { token, accepted: true } = event.what {
             if token < largest {
-                violations.push(Violation::StaleWrite { lock: lock.to_owned(), token });
+                violations.push(Violation::StaleWrite { token });
             }
             largest = largest.max(token);
         }
@@ -259,7 +260,7 @@ fn stale_writes(lock: &str, events: &[&Event]) -> Vec<Violation> {
 
 /// Periods with waiters but without a holder. Claims that never got an answer do not
 /// count: they may have been killed.
-fn stuck(lock: &str, spans: &[Span], bound: Duration) -> Vec<Violation> {
+fn stuck(spans: &[Span], bound: Duration) -> Vec<Violation> {
     let mut steps: Vec<(u64, i64, i64)> = Vec::new();
     for span in spans {
         let Some(answered) = span.answered else { continue };
@@ -283,7 +284,7 @@ fn stuck(lock: &str, spans: &[Span], bound: Duration) -> Vec<Violation> {
             (false, Some(since)) => {
                 let nanos = at - since;
                 if u128::from(nanos) > bound.as_nanos() {
-                    violations.push(Violation::Stuck { lock: lock.to_owned(), nanos });
+                    violations.push(Violation::Stuck { nanos });
                 }
                 idle_since = None;
             }
@@ -294,11 +295,7 @@ fn stuck(lock: &str, spans: &[Span], bound: Duration) -> Vec<Violation> {
 }
 
 /// A claim that asks after another has arrived, by `arrived`, is granted after it.
-fn out_of_order(
-    lock: &str,
-    spans: &[Span],
-    arrived: impl Fn(&Span) -> Option<u64>,
-) -> Vec<Violation> {
+fn out_of_order(spans: &[Span], arrived: impl Fn(&Span) -> Option<u64>) -> Vec<Violation> {
     let mut granted: Vec<(&Span, Grant)> =
         spans.iter().filter_map(|span| Some((span, span.in_order()?))).collect();
     granted.sort_by_key(|(_, grant)| grant.surely());
@@ -310,7 +307,7 @@ fn out_of_order(
             && asked > arrived
         {
             let tokens = (grant.token, first);
-            violations.push(Violation::OutOfOrder { lock: lock.to_owned(), tokens });
+            violations.push(Violation::OutOfOrder { tokens });
         }
         last = last.max(Some((span.invoked, grant.token)));
     }

@@ -1,9 +1,9 @@
 //! Counters, jobs that run once for each tick, and elections.
 
-use fencelock_conformance::checker::{Rules, Violation, check};
+use fencelock_conformance::checker::{Rules, Violation};
 use fencelock_conformance::history::{Event, What};
 
-use super::{X, event, held, judge};
+use super::{X, check, event, held, judge};
 
 /// An addition of `n` from `asked` to `answered`; without a sum, that is unknown.
 fn added(claim: u64, n: i64, asked: u64, answered: Option<(u64, i64)>) -> Vec<Event> {

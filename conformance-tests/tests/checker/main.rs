@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fencelock_conformance::How;
-use fencelock_conformance::checker::{Rules, Violation, check};
+use fencelock_conformance::checker::{self, Rules, Violation};
 use fencelock_conformance::history::{Event, What, Worker, killed, read};
 use proptest::prelude::*;
 
@@ -42,6 +42,10 @@ const X: How = How::Exclusive;
 
 fn permits(n: u32, limit: u32) -> How {
     How::Permits { n, limit }
+}
+
+fn check(events: Vec<Event>, rules: Rules) -> Vec<Violation> {
+    checker::check(events, rules).into_iter().map(|found| found.violation).collect()
 }
 
 fn judge(histories: &[Vec<Event>]) -> Vec<Violation> {

@@ -74,13 +74,13 @@ pub(super) fn verdict(
         .partition(|event| is_granted_in_order(&event.lock));
     let in_order = checker::check(in_order, rules);
     let handed_on = checker::check(handed_on, Rules { asked_later: None, ..rules });
-    for violation in in_order.into_iter().chain(handed_on) {
-        match violation {
+    for found in in_order.into_iter().chain(handed_on) {
+        match &found.violation {
             Violation::Overlap { .. } if may_overlap => round.admitted_overlaps += 1,
             lost if may_lose_data && lost.is_of_data() => round.cells.admitted_losses += 1,
             other => {
                 round.unadmitted_overlaps += u64::from(matches!(other, Violation::Overlap { .. }));
-                round.violations.push(other.to_string());
+                round.violations.push(found.to_string());
             }
         }
     }

@@ -33,14 +33,14 @@ struct Unsure {
     invoked: u64,
 }
 
-pub(super) fn check(counter: &str, events: &[&Event]) -> Vec<Violation> {
+pub(super) fn check(events: &[&Event]) -> Vec<Violation> {
     let (mut added, unsure) = additions(events);
-    let mut violations = not_rising(counter, &added);
+    let mut violations = not_rising(&added);
     // What was read as a sum was read after that addition.
     added.sort_by_key(|it| (it.sum, -it.n));
-    let (twice, missing) = steps(counter, &added);
+    let (twice, missing) = steps(&added);
     violations.extend(twice);
-    violations.extend(unexplained(counter, &missing, &unsure));
+    violations.extend(unexplained(&missing, &unsure));
     violations
 }
 
@@ -65,7 +65,7 @@ fn additions(events: &[&Event]) -> (Vec<Added>, Vec<Unsure>) {
 }
 
 /// Additions that began after the answer to another and did not come after it.
-fn not_rising(counter: &str, added: &[Added]) -> Vec<Violation> {
+fn not_rising(added: &[Added]) -> Vec<Violation> {
     let (mut by_asking, mut by_answer) = (added.to_vec(), added.to_vec());
     by_asking.sort_by_key(|it| it.invoked);
     by_answer.sort_by_key(|it| it.answered);
@@ -78,11 +78,7 @@ fn not_rising(counter: &str, added: &[Added]) -> Vec<Violation> {
         }
         if it.from() < largest {
             let (earlier, later) = (largest, it.sum);
-            violations.push(Violation::SumNotRising {
-                counter: counter.to_owned(),
-                earlier,
-                later,
-            });
+            violations.push(Violation::SumNotRising { earlier, later });
         }
     }
     violations
@@ -98,7 +94,7 @@ struct Missing {
 
 /// From zero to the largest sum, along all additions, which are in order: those that share numbers, and
 /// what is missing.
-fn steps(counter: &str, added: &[Added]) -> (Vec<Violation>, Vec<Missing>) {
+fn steps(added: &[Added]) -> (Vec<Violation>, Vec<Missing>) {
     let (mut twice, mut missing) = (Vec::new(), Vec::new());
     // When it had been passed for sure.
     let mut passed: Vec<u64> = added.iter().map(|it| it.answered).collect();
@@ -108,8 +104,7 @@ fn steps(counter: &str, added: &[Added]) -> (Vec<Violation>, Vec<Missing>) {
     let mut value = 0;
     for (it, &before) in added.iter().zip(&passed) {
         if it.from() < value {
-            let (counter, sums) = (counter.to_owned(), (value, it.sum));
-            twice.push(Violation::AddedTwice { counter, sums });
+            twice.push(Violation::AddedTwice { sums: (value, it.sum) });
         } else if it.from() > value {
             missing.push(Missing { from: value, to: it.from(), before });
         }
@@ -122,7 +117,7 @@ fn steps(counter: &str, added: &[Added]) -> (Vec<Violation>, Vec<Missing>) {
 ///
 /// Only additions that began before larger numbers were answered can have taken some. What was early
 /// enough for smaller ones is so for larger ones, so of each size only how many have been used matters.
-fn unexplained(counter: &str, missing: &[Missing], unsure: &[Unsure]) -> Option<Violation> {
+fn unexplained(missing: &[Missing], unsure: &[Unsure]) -> Option<Violation> {
     let mut sizes: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
     for it in unsure {
         sizes.entry(it.n).or_default().push(it.invoked);
@@ -135,8 +130,7 @@ fn unexplained(counter: &str, missing: &[Missing], unsure: &[Unsure]) -> Option<
         let early: Vec<(i64, usize)> = sizes.keys().copied().zip(early).collect();
         used = used.iter().flat_map(|used| ways(used, &early, to - from)).collect();
         if used.is_empty() {
-            let (counter, values) = (counter.to_owned(), (*from, *to));
-            return Some(Violation::Unexplained { counter, values });
+            return Some(Violation::Unexplained { values: (*from, *to) });
         }
     }
     None

@@ -6,15 +6,14 @@ use crate::history::{Event, What};
 
 use super::Violation;
 
-pub(super) fn check(election: &str, events: &[&Event]) -> Vec<Violation> {
+pub(super) fn check(events: &[&Event]) -> Vec<Violation> {
     let mut latest: HashMap<(u64, u64), u64> = HashMap::new();
     let mut violations = Vec::new();
     for event in events {
         let What::Observed { term: Some(term) } = event.what else { continue };
         let last = latest.entry((event.worker, event.claim)).or_default();
         if term < *last {
-            let terms = (*last, term);
-            violations.push(Violation::TermWentBack { election: election.to_owned(), terms });
+            violations.push(Violation::TermWentBack { terms: (*last, term) });
         }
         *last = term.max(*last);
     }

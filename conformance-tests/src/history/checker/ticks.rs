@@ -43,7 +43,7 @@ impl Claim {
     }
 }
 
-pub(super) fn check(once: &str, events: &[&Event], overlaps_are_admitted: bool) -> Vec<Violation> {
+pub(super) fn check(events: &[&Event], overlaps_are_admitted: bool) -> Vec<Violation> {
     let claims = claims(events);
     let mut by_tick: BTreeMap<u64, Vec<&Claim>> = BTreeMap::new();
     for claim in &claims {
@@ -57,18 +57,17 @@ pub(super) fn check(once: &str, events: &[&Event], overlaps_are_admitted: bool) 
         .collect();
     let mut violations = Vec::new();
     for (&tick, claims) in &by_tick {
-        let once = || once.to_owned();
         let runs: Vec<&&Claim> = claims.iter().filter(|it| it.begun.is_some()).collect();
         let again = |run: &&&Claim| runs.iter().any(|it| run.is_after(it, overlaps_are_admitted));
         for _ in runs.iter().filter(|run| again(run)) {
-            violations.push(Violation::RunAgain { once: once(), tick });
+            violations.push(Violation::RunAgain { tick });
         }
         if runs.len() > 1 && runs.iter().all(|run| run.never_twice) {
-            violations.push(Violation::BegunTwice { once: once(), tick });
+            violations.push(Violation::BegunTwice { tick });
         }
         let told = claims.iter().filter_map(|it| it.already_done).min();
         if told.is_some_and(|told| !can_be_over(tick, told, &over)) {
-            violations.push(Violation::NeverRun { once: once(), tick });
+            violations.push(Violation::NeverRun { tick });
         }
     }
     violations
