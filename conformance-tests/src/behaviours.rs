@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
+use crate::suite::Behaviour;
 use crate::suite::context::Context;
 use crate::suite::needs::Need;
-use crate::suite::{Behaviour, Running};
 
 /// Which claims are granted together, to whom, and with what token.
 mod grants {
@@ -105,11 +105,11 @@ pub const BEHAVIOURS: &[&[Behaviour]] = &[
 ];
 
 /// One of the suite's behaviours.
-const fn behaviour(
+const fn behaviour<Ended: Future<Output = ()> + 'static>(
     group: &'static str,
     name: &'static str,
     needs: &'static [Need],
-    run: fn(Arc<Context>) -> Running,
+    run: &'static (impl Fn(Arc<Context>) -> Ended + Sync),
 ) -> Behaviour {
     Behaviour { name, group, needs, run }
 }

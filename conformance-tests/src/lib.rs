@@ -62,7 +62,7 @@ pub use {
     seed::fresh as fresh_seed,
     suite::context::Context,
     suite::needs::Need,
-    suite::{Behaviour, Outcome, Running, run_behaviour, waiting},
+    suite::{Behaviour, Outcome, Running, Start, run_behaviour, waiting},
     time::clock::ServerClock,
     time::frozen_runtime::FrozenRuntime,
 };

@@ -30,11 +30,27 @@ pub struct Behaviour {
     /// Requirements of its test.
     pub needs: &'static [Need],
     /// Runs the test; panics if the guarantee is violated.
-    pub run: fn(Arc<Context>) -> Running,
+    pub run: &'static dyn Start,
 }
 
 /// A behaviour under way. It stays on the thread that runs it; what it spawns does not.
 pub type Running = Pin<Box<dyn Future<Output = ()>>>;
+
+/// An async function on a store: a behaviour's.
+pub trait Start: Sync {
+    /// Begins it.
+    fn start(&self, context: Arc<Context>) -> Running;
+}
+
+impl<F, Ended> Start for F
+where
+    F: Fn(Arc<Context>) -> Ended + Sync,
+    Ended: Future<Output = ()> + 'static,
+{
+    fn start(&self, context: Arc<Context>) -> Running {
+        Box::pin(self(context))
+    }
+}
 
 impl Behaviour {
     /// `group::name`, unique in the suite.
@@ -212,7 +228,7 @@ async fn judged(subject: &Subject, behaviour: &Behaviour, bounds: Bounds, seed: 
         context.close().await;
         return Run::of(Outcome::Ignored(reason));
     }
-    let work = crate::panics::caught((behaviour.run)(context.clone()));
+    let work = crate::panics::caught(behaviour.run.start(context.clone()));
     let outcome = match timeout(bounds.watchdog, work).await {
         Ok(Ok(())) => match context.audit().await {
             Ok(()) => Outcome::Passed,

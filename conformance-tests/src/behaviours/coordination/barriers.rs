@@ -21,19 +21,15 @@ const NEEDS: &[Need] = &[Need::Cells];
 const LOSE_REPLY: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::LoseReply)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "nobody_passes_before_all_have_arrived", NEEDS, |c| Box::pin(together(c))),
-    behaviour(GROUP, "a_party_that_arrives_again_counts_once", NEEDS, |c| Box::pin(again(c))),
-    behaviour(GROUP, "an_arrival_whose_reply_was_lost_counts_once", LOSE_REPLY, |c| {
-        Box::pin(lost_replies(c))
-    }),
-    behaviour(GROUP, "a_party_that_gave_up_is_waited_for_again", NEEDS, |c| Box::pin(gave_up(c))),
-    behaviour(GROUP, "a_party_that_has_passed_before_can_give_up", NEEDS, |c| {
-        Box::pin(gave_up_later(c))
-    }),
-    behaviour(GROUP, "a_dropped_arrival_is_withdrawn", NEEDS, |c| Box::pin(dropped(c))),
-    behaviour(GROUP, "other_parties_are_refused_and_named", NEEDS, |c| Box::pin(parties(c))),
-    behaviour(GROUP, "a_removed_barrier_is_told", NEEDS, |c| Box::pin(removed(c))),
-    behaviour(GROUP, "a_barrier_of_one_is_no_barrier", NEEDS, |c| Box::pin(alone(c))),
+    behaviour(GROUP, "nobody_passes_before_all_have_arrived", NEEDS, &together),
+    behaviour(GROUP, "a_party_that_arrives_again_counts_once", NEEDS, &again),
+    behaviour(GROUP, "an_arrival_whose_reply_was_lost_counts_once", LOSE_REPLY, &lost_replies),
+    behaviour(GROUP, "a_party_that_gave_up_is_waited_for_again", NEEDS, &gave_up),
+    behaviour(GROUP, "a_party_that_has_passed_before_can_give_up", NEEDS, &gave_up_later),
+    behaviour(GROUP, "a_dropped_arrival_is_withdrawn", NEEDS, &dropped),
+    behaviour(GROUP, "other_parties_are_refused_and_named", NEEDS, &parties),
+    behaviour(GROUP, "a_removed_barrier_is_told", NEEDS, &removed),
+    behaviour(GROUP, "a_barrier_of_one_is_no_barrier", NEEDS, &alone),
 ];
 
 fn arrive(barrier: &Barrier) -> JoinHandle<Result<Trip>> {

@@ -25,36 +25,28 @@ const LOSE_REPLY: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::LoseReply)];
 const FAULTS: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::NetworkFaults)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "what_is_written_is_read_by_every_client", NEEDS, |c| Box::pin(written(c))),
-    behaviour(GROUP, "only_one_of_many_first_writes_wins", NEEDS, |c| Box::pin(first(c))),
-    behaviour(GROUP, "a_write_from_an_old_version_is_refused", NEEDS, |c| Box::pin(old(c))),
-    behaviour(GROUP, "a_repeated_swap_is_the_same_swap", NEEDS, |c| Box::pin(repeated(c))),
-    behaviour(GROUP, "a_swap_from_an_old_stamp_changes_nothing", NEEDS, |c| Box::pin(stamps(c))),
+    behaviour(GROUP, "what_is_written_is_read_by_every_client", NEEDS, &written),
+    behaviour(GROUP, "only_one_of_many_first_writes_wins", NEEDS, &first),
+    behaviour(GROUP, "a_write_from_an_old_version_is_refused", NEEDS, &old),
+    behaviour(GROUP, "a_repeated_swap_is_the_same_swap", NEEDS, &repeated),
+    behaviour(GROUP, "a_swap_from_an_old_stamp_changes_nothing", NEEDS, &stamps),
     // Fault 7
-    behaviour(GROUP, "a_write_whose_reply_was_lost_is_one_write", LOSE_REPLY, |c| {
-        Box::pin(lost_replies(c))
-    }),
-    behaviour(GROUP, "a_removed_cell_that_comes_again_is_another", NEEDS, |c| Box::pin(removed(c))),
-    behaviour(GROUP, "a_watch_is_notified_of_every_last_change", NEEDS, |c| Box::pin(watched(c))),
-    behaviour(GROUP, "no_change_is_missed_between_reading_and_watching", NEEDS, |c| {
-        Box::pin(raced(c))
-    }),
-    behaviour(GROUP, "a_watch_goes_on_after_a_cut", FAULTS, |c| Box::pin(cut_off(c))),
-    behaviour(GROUP, "a_cell_outlives_its_writer", NEEDS, |c| Box::pin(outlives(c))),
-    behaviour(GROUP, "a_cell_ends_after_its_time", NEEDS, |c| Box::pin(ends(c))),
-    behaviour(GROUP, "the_largest_value_fits_and_a_larger_one_is_refused", NEEDS, |c| {
-        Box::pin(largest(c))
-    }),
+    behaviour(GROUP, "a_write_whose_reply_was_lost_is_one_write", LOSE_REPLY, &lost_replies),
+    behaviour(GROUP, "a_removed_cell_that_comes_again_is_another", NEEDS, &removed),
+    behaviour(GROUP, "a_watch_is_notified_of_every_last_change", NEEDS, &watched),
+    behaviour(GROUP, "no_change_is_missed_between_reading_and_watching", NEEDS, &raced),
+    behaviour(GROUP, "a_watch_goes_on_after_a_cut", FAULTS, &cut_off),
+    behaviour(GROUP, "a_cell_outlives_its_writer", NEEDS, &outlives),
+    behaviour(GROUP, "a_cell_ends_after_its_time", NEEDS, &ends),
+    behaviour(GROUP, "the_largest_value_fits_and_a_larger_one_is_refused", NEEDS, &largest),
     // Fault 42
-    behaviour(GROUP, "any_text_is_the_name_of_a_cell", NEEDS, |c| Box::pin(names(c))),
-    behaviour(GROUP, "a_stale_token_writes_nothing", NEEDS, |c| Box::pin(stale(c))),
-    behaviour(GROUP, "cells_and_locks_of_one_name_are_apart", NEEDS, |c| Box::pin(apart(c))),
-    behaviour(GROUP, "a_cell_of_another_kind_is_foreign_and_stays", NEEDS, |c| Box::pin(kinds(c))),
+    behaviour(GROUP, "any_text_is_the_name_of_a_cell", NEEDS, &names),
+    behaviour(GROUP, "a_stale_token_writes_nothing", NEEDS, &stale),
+    behaviour(GROUP, "cells_and_locks_of_one_name_are_apart", NEEDS, &apart),
+    behaviour(GROUP, "a_cell_of_another_kind_is_foreign_and_stays", NEEDS, &kinds),
     // Fault 44
-    behaviour(GROUP, "a_write_dropped_anywhere_is_all_or_nothing", NEEDS, |c| Box::pin(dropped(c))),
-    behaviour(GROUP, "a_store_without_cells_says_which_have_them", &[], |c| {
-        Box::pin(unsupported(c))
-    }),
+    behaviour(GROUP, "a_write_dropped_anywhere_is_all_or_nothing", NEEDS, &dropped),
+    behaviour(GROUP, "a_store_without_cells_says_which_have_them", &[], &unsupported),
 ];
 
 async fn read(context: &Context, cell: &Cell) -> Option<Vec<u8>> {

@@ -20,24 +20,16 @@ const LOSE_REPLY: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::LoseReply)];
 const LOSE_DATA: &[Need] = &[Need::TokensBeyondData, Need::Backdoor(Backdoor::LoseData)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "additions_of_all_clients_add_up_and_no_sum_is_given_twice", NEEDS, |c| {
-        Box::pin(add_up(c))
-    }),
+    behaviour(GROUP, "additions_of_all_clients_add_up_and_no_sum_is_given_twice", NEEDS, &add_up),
     // Fault 7
-    behaviour(GROUP, "an_addition_whose_reply_was_lost_counts_once", LOSE_REPLY, |c| {
-        Box::pin(lost_replies(c))
-    }),
-    behaviour(GROUP, "a_value_outlives_its_clients", NEEDS, |c| Box::pin(outlives(c))),
-    behaviour(GROUP, "at_least_never_lowers", NEEDS, |c| Box::pin(at_least(c))),
-    behaviour(GROUP, "an_overflow_is_an_error_and_changes_nothing", NEEDS, |c| {
-        Box::pin(overflow(c))
-    }),
-    behaviour(GROUP, "ids_are_unique_across_clients_and_rise_within_one", &[], |c| {
-        Box::pin(unique(c))
-    }),
-    behaviour(GROUP, "ids_are_unique_across_a_data_loss", LOSE_DATA, |c| Box::pin(data_loss(c))),
-    behaviour(GROUP, "a_client_takes_a_block_of_ids_at_once", &[], |c| Box::pin(blocks(c))),
-    behaviour(GROUP, "ids_that_cannot_be_are_refused", &[], |c| Box::pin(refused(c))),
+    behaviour(GROUP, "an_addition_whose_reply_was_lost_counts_once", LOSE_REPLY, &lost_replies),
+    behaviour(GROUP, "a_value_outlives_its_clients", NEEDS, &outlives),
+    behaviour(GROUP, "at_least_never_lowers", NEEDS, &at_least),
+    behaviour(GROUP, "an_overflow_is_an_error_and_changes_nothing", NEEDS, &overflow),
+    behaviour(GROUP, "ids_are_unique_across_clients_and_rise_within_one", &[], &unique),
+    behaviour(GROUP, "ids_are_unique_across_a_data_loss", LOSE_DATA, &data_loss),
+    behaviour(GROUP, "a_client_takes_a_block_of_ids_at_once", &[], &blocks),
+    behaviour(GROUP, "ids_that_cannot_be_are_refused", &[], &refused),
 ];
 
 async fn add(context: &Context, counter: &Counter, n: i64) -> i64 {

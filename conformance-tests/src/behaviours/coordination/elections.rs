@@ -18,16 +18,14 @@ const NEEDS: &[Need] = &[Need::Cells];
 const EXPIRE: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::Expire)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "one_leads_at_a_time_and_terms_rise", NEEDS, |c| Box::pin(one(c))),
-    behaviour(GROUP, "the_next_in_line_leads_after_a_resignation", NEEDS, |c| Box::pin(next(c))),
-    behaviour(GROUP, "observers_see_every_last_leader_and_that_there_is_none", NEEDS, |c| {
-        Box::pin(observed(c))
-    }),
-    behaviour(GROUP, "words_can_change", NEEDS, |c| Box::pin(words(c))),
-    behaviour(GROUP, "an_old_leaders_words_are_refused", EXPIRE, |c| Box::pin(old(c))),
-    behaviour(GROUP, "a_lost_term_campaigns_again", EXPIRE, |c| Box::pin(again(c))),
-    behaviour(GROUP, "a_cancelled_campaign_leaves_nothing", NEEDS, |c| Box::pin(cancelled(c))),
-    behaviour(GROUP, "words_that_are_too_long_are_refused", NEEDS, |c| Box::pin(refused(c))),
+    behaviour(GROUP, "one_leads_at_a_time_and_terms_rise", NEEDS, &one),
+    behaviour(GROUP, "the_next_in_line_leads_after_a_resignation", NEEDS, &next),
+    behaviour(GROUP, "observers_see_every_last_leader_and_that_there_is_none", NEEDS, &observed),
+    behaviour(GROUP, "words_can_change", NEEDS, &words),
+    behaviour(GROUP, "an_old_leaders_words_are_refused", EXPIRE, &old),
+    behaviour(GROUP, "a_lost_term_campaigns_again", EXPIRE, &again),
+    behaviour(GROUP, "a_cancelled_campaign_leaves_nothing", NEEDS, &cancelled),
+    behaviour(GROUP, "words_that_are_too_long_are_refused", NEEDS, &refused),
 ];
 
 async fn campaign(context: &Context, election: &Election) -> Term {

@@ -16,8 +16,8 @@ const GROUP: &str = "expired_cells";
 const NEEDS: &[Need] = &[Need::Cells];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "only_what_is_over_is_found_and_removed", NEEDS, |c| Box::pin(removed(c))),
-    behaviour(GROUP, "a_cell_that_was_written_anew_stays", NEEDS, |c| Box::pin(written(c))),
+    behaviour(GROUP, "only_what_is_over_is_found_and_removed", NEEDS, &removed),
+    behaviour(GROUP, "a_cell_that_was_written_anew_stays", NEEDS, &written),
 ];
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -19,19 +19,15 @@ const NEEDS: &[Need] = &[Need::Cells];
 const LOSE_REPLY: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::LoseReply)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "a_latch_opens_at_the_last_count_and_stays_open", NEEDS, |c| {
-        Box::pin(opens(c))
-    }),
-    behaviour(GROUP, "a_participant_counts_once", NEEDS, |c| Box::pin(once(c))),
-    behaviour(GROUP, "a_count_whose_reply_was_lost_counts_once", LOSE_REPLY, |c| {
-        Box::pin(lost_replies(c))
-    }),
-    behaviour(GROUP, "all_waiters_of_all_clients_are_told", NEEDS, |c| Box::pin(told(c))),
-    behaviour(GROUP, "many_count_down_at_once", NEEDS, |c| Box::pin(crowd(c))),
-    behaviour(GROUP, "another_count_is_refused_and_names_both", NEEDS, |c| Box::pin(counts(c))),
-    behaviour(GROUP, "a_removed_latch_is_told_and_begins_anew", NEEDS, |c| Box::pin(removed(c))),
-    behaviour(GROUP, "a_wait_for_a_latch_ends_in_time", NEEDS, |c| Box::pin(limits(c))),
-    behaviour(GROUP, "a_close_ends_waits_for_latches", NEEDS, |c| Box::pin(closed(c))),
+    behaviour(GROUP, "a_latch_opens_at_the_last_count_and_stays_open", NEEDS, &opens),
+    behaviour(GROUP, "a_participant_counts_once", NEEDS, &once),
+    behaviour(GROUP, "a_count_whose_reply_was_lost_counts_once", LOSE_REPLY, &lost_replies),
+    behaviour(GROUP, "all_waiters_of_all_clients_are_told", NEEDS, &told),
+    behaviour(GROUP, "many_count_down_at_once", NEEDS, &crowd),
+    behaviour(GROUP, "another_count_is_refused_and_names_both", NEEDS, &counts),
+    behaviour(GROUP, "a_removed_latch_is_told_and_begins_anew", NEEDS, &removed),
+    behaviour(GROUP, "a_wait_for_a_latch_ends_in_time", NEEDS, &limits),
+    behaviour(GROUP, "a_close_ends_waits_for_latches", NEEDS, &closed),
 ];
 
 async fn count(context: &Context, latch: &Latch, who: &str) -> u32 {

@@ -21,22 +21,18 @@ const EXPIRE: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::Expire)];
 const LOSE_REPLY: &[Need] = &[Need::Cells, Need::Backdoor(Backdoor::LoseReply)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "one_of_many_machines_runs_a_tick", NEEDS, |c| Box::pin(one_of_many(c))),
-    behaviour(GROUP, "a_tick_that_is_done_is_not_run_again_and_the_next_one_is", NEEDS, |c| {
-        Box::pin(done(c))
-    }),
-    behaviour(GROUP, "a_machine_whose_clock_is_off_by_years_stops_no_other", NEEDS, |c| {
-        Box::pin(skewed(c))
-    }),
-    behaviour(GROUP, "a_run_that_was_given_up_is_taken_over", NEEDS, |c| Box::pin(taken_over(c))),
-    behaviour(GROUP, "a_failed_run_can_be_repeated", NEEDS, |c| Box::pin(failed(c))),
-    behaviour(GROUP, "never_twice_means_it", NEEDS, |c| Box::pin(never_twice(c))),
-    behaviour(GROUP, "a_run_that_lost_its_lock_marks_nothing", EXPIRE, |c| Box::pin(lost(c))),
+    behaviour(GROUP, "one_of_many_machines_runs_a_tick", NEEDS, &one_of_many),
+    behaviour(GROUP, "a_tick_that_is_done_is_not_run_again_and_the_next_one_is", NEEDS, &done),
+    behaviour(GROUP, "a_machine_whose_clock_is_off_by_years_stops_no_other", NEEDS, &skewed),
+    behaviour(GROUP, "a_run_that_was_given_up_is_taken_over", NEEDS, &taken_over),
+    behaviour(GROUP, "a_failed_run_can_be_repeated", NEEDS, &failed),
+    behaviour(GROUP, "never_twice_means_it", NEEDS, &never_twice),
+    behaviour(GROUP, "a_run_that_lost_its_lock_marks_nothing", EXPIRE, &lost),
     // Fault 7
-    behaviour(GROUP, "a_run_whose_reply_was_lost_is_done", LOSE_REPLY, |c| Box::pin(reply(c))),
-    behaviour(GROUP, "work_ends_at_its_limit", NEEDS, |c| Box::pin(limit(c))),
-    behaviour(GROUP, "runs_exclude_the_lock_of_the_same_name", NEEDS, |c| Box::pin(excludes(c))),
-    behaviour(GROUP, "a_claim_without_a_valid_tick_is_refused", NEEDS, |c| Box::pin(refused(c))),
+    behaviour(GROUP, "a_run_whose_reply_was_lost_is_done", LOSE_REPLY, &reply),
+    behaviour(GROUP, "work_ends_at_its_limit", NEEDS, &limit),
+    behaviour(GROUP, "runs_exclude_the_lock_of_the_same_name", NEEDS, &excludes),
+    behaviour(GROUP, "a_claim_without_a_valid_tick_is_refused", NEEDS, &refused),
 ];
 
 async fn claimed(context: &Context, once: &Once) -> Claimed {

@@ -26,22 +26,21 @@ const SLOW: &[Need] = &[Need::Backdoor(Backdoor::SlowReplies), Need::Silence];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 11
-    behaviour(GROUP, "a_loss_is_reported_in_time_when_one_direction_is_cut", CUT, |c| {
-        Box::pin(one_way(c))
-    }),
+    behaviour(GROUP, "a_loss_is_reported_in_time_when_one_direction_is_cut", CUT, &one_way),
     // Faults 12, 23
-    behaviour(GROUP, "connection_resets_lose_no_lock_and_no_queue_place", NEEDS, |c| {
-        Box::pin(resets(c))
-    }),
+    behaviour(GROUP, "connection_resets_lose_no_lock_and_no_queue_place", NEEDS, &resets),
     // Fault 13
-    behaviour(GROUP, "a_delay_near_the_promise_makes_no_guard_without_validity", SLOW, |c| {
-        Box::pin(near_the_promise(c))
-    }),
+    behaviour(
+        GROUP,
+        "a_delay_near_the_promise_makes_no_guard_without_validity",
+        SLOW,
+        &near_the_promise,
+    ),
     // Fault 15
-    behaviour(GROUP, "garbled_replies_do_no_harm", NEEDS, |c| Box::pin(garbled(c))),
+    behaviour(GROUP, "garbled_replies_do_no_harm", NEEDS, &garbled),
     // Fault 16
-    behaviour(GROUP, "a_flapping_link_leaves_no_orphans", NEEDS, |c| Box::pin(flapping(c))),
-    behaviour(GROUP, "a_narrow_line_only_slows_down", NEEDS, |c| Box::pin(narrow(c))),
+    behaviour(GROUP, "a_flapping_link_leaves_no_orphans", NEEDS, &flapping),
+    behaviour(GROUP, "a_narrow_line_only_slows_down", NEEDS, &narrow),
 ];
 
 /// Either the server's replies are lost, or the requests to it.

@@ -23,34 +23,31 @@ const GROUP: &str = "processes";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::Processes)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "processes_exclude_each_other", NEEDS, |c| Box::pin(exclude(c))),
-    behaviour(GROUP, "an_unprotected_file_loses_no_update", NEEDS, |c| Box::pin(counter(c))),
+    behaviour(GROUP, "processes_exclude_each_other", NEEDS, &exclude),
+    behaviour(GROUP, "an_unprotected_file_loses_no_update", NEEDS, &counter),
     // Fault 1
-    behaviour(GROUP, "no_update_is_lost_although_processes_are_killed", NEEDS, |c| {
-        Box::pin(counter_with_kills(c))
-    }),
-    behaviour(GROUP, "processes_are_served_in_arrival_order", ORDERED, |c| Box::pin(order(c))),
+    behaviour(GROUP, "no_update_is_lost_although_processes_are_killed", NEEDS, &counter_with_kills),
+    behaviour(GROUP, "processes_are_served_in_arrival_order", ORDERED, &order),
     // Fault 1
-    behaviour(GROUP, "a_crashed_holder_frees_its_lock", NEEDS, |c| Box::pin(crashed(c))),
+    behaviour(GROUP, "a_crashed_holder_frees_its_lock", NEEDS, &crashed),
     // Fault 5
-    behaviour(GROUP, "a_killed_waiter_is_passed_over", NEEDS, |c| Box::pin(killed_waiter(c))),
-    behaviour(GROUP, "a_killed_reader_lets_the_writer_in", READERS, |c| Box::pin(reader(c))),
-    behaviour(GROUP, "a_killed_process_releases_its_permits", PERMITS, |c| Box::pin(permits(c))),
+    behaviour(GROUP, "a_killed_waiter_is_passed_over", NEEDS, &killed_waiter),
+    behaviour(GROUP, "a_killed_reader_lets_the_writer_in", READERS, &reader),
+    behaviour(GROUP, "a_killed_process_releases_its_permits", PERMITS, &permits),
     // Fault 2
-    behaviour(GROUP, "a_briefly_stopped_holder_keeps_its_lock", NEEDS, |c| Box::pin(nap(c))),
+    behaviour(GROUP, "a_briefly_stopped_holder_keeps_its_lock", NEEDS, &nap),
     // Faults 3, 6
-    behaviour(GROUP, "a_long_stopped_holder_never_overlaps_another", NEEDS, |c| {
-        Box::pin(stopped(c))
-    }),
+    behaviour(GROUP, "a_long_stopped_holder_never_overlaps_another", NEEDS, &stopped),
     // Fault 39
-    behaviour(GROUP, "a_starved_holder_never_overlaps_another", NEEDS, |c| Box::pin(starved(c))),
+    behaviour(GROUP, "a_starved_holder_never_overlaps_another", NEEDS, &starved),
     // Fault 34
-    behaviour(GROUP, "a_clients_clock_that_jumps_changes_nothing", CLOCK, |c| {
-        Box::pin(clock_jumps(c))
-    }),
-    behaviour(GROUP, "machines_that_booted_at_different_times_exclude_each_other", BOOT, |c| {
-        Box::pin(boot_times(c))
-    }),
+    behaviour(GROUP, "a_clients_clock_that_jumps_changes_nothing", CLOCK, &clock_jumps),
+    behaviour(
+        GROUP,
+        "machines_that_booted_at_different_times_exclude_each_other",
+        BOOT,
+        &boot_times,
+    ),
 ];
 
 const ORDERED: &[Need] = &[Need::Backdoor(Backdoor::Processes), Need::Arrival];

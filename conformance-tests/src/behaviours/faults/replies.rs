@@ -23,27 +23,17 @@ const RENEWED: &[Need] = &[Need::Backdoor(Backdoor::LoseReply), Need::Renewal];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 7
-    behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, |c| Box::pin(grant(c))),
+    behaviour(GROUP, "a_grant_whose_reply_was_lost_is_found_again", NEEDS, &grant),
     // Fault 7
-    behaviour(GROUP, "a_grant_found_again_is_relied_on_only_for_its_lease", LEASE, |c| {
-        Box::pin(lease(c))
-    }),
+    behaviour(GROUP, "a_grant_found_again_is_relied_on_only_for_its_lease", LEASE, &lease),
     // Fault 7
-    behaviour(GROUP, "a_queue_place_whose_reply_was_lost_is_found_again", NEEDS, |c| {
-        Box::pin(place(c))
-    }),
+    behaviour(GROUP, "a_queue_place_whose_reply_was_lost_is_found_again", NEEDS, &place),
     // Fault 8
-    behaviour(GROUP, "a_release_whose_reply_was_lost_is_a_release", NEEDS, |c| {
-        Box::pin(release(c))
-    }),
+    behaviour(GROUP, "a_release_whose_reply_was_lost_is_a_release", NEEDS, &release),
     // Fault 9
-    behaviour(GROUP, "a_renewal_whose_reply_was_lost_is_repeated", RENEWED, |c| {
-        Box::pin(renewal(c))
-    }),
+    behaviour(GROUP, "a_renewal_whose_reply_was_lost_is_repeated", RENEWED, &renewal),
     // Fault 7
-    behaviour(GROUP, "an_acquire_dropped_after_a_lost_reply_leaves_nothing", NEEDS, |c| {
-        Box::pin(dropped(c))
-    }),
+    behaviour(GROUP, "an_acquire_dropped_after_a_lost_reply_leaves_nothing", NEEDS, &dropped),
 ];
 
 async fn lose_next(context: &Context) {

@@ -20,13 +20,11 @@ const GROUP: &str = "exclusion";
 const LEASE: &[Need] = &[Need::Lease];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "clients_exclude_each_other", &[], |c| Box::pin(clients(c))),
-    behaviour(GROUP, "a_held_lock_is_busy_for_all_clients", &[], |c| Box::pin(busy(c))),
-    behaviour(GROUP, "clients_that_connected_at_different_times_exclude_each_other", LEASE, |c| {
-        Box::pin(later(c))
-    }),
-    behaviour(GROUP, "no_two_holders_overlap_under_contention", &[], |c| Box::pin(restless(c))),
-    behaviour(GROUP, "many_locks_are_contended_at_once", &[], |c| Box::pin(many(c))),
+    behaviour(GROUP, "clients_exclude_each_other", &[], &clients),
+    behaviour(GROUP, "a_held_lock_is_busy_for_all_clients", &[], &busy),
+    behaviour(GROUP, "clients_that_connected_at_different_times_exclude_each_other", LEASE, &later),
+    behaviour(GROUP, "no_two_holders_overlap_under_contention", &[], &restless),
+    behaviour(GROUP, "many_locks_are_contended_at_once", &[], &many),
 ];
 
 async fn clients(context: Arc<Context>) {

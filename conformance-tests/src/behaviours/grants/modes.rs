@@ -21,28 +21,22 @@ const FAIR_SHARED: &[Need] = &[Need::Shared, Need::Arrival];
 const FAIR_PERMITS: &[Need] = &[Need::Permits, Need::Arrival];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "readers_hold_together", SHARED, |c| Box::pin(readers(c))),
-    behaviour(GROUP, "readers_and_writers_exclude_each_other", SHARED, |c| Box::pin(writers(c))),
-    behaviour(GROUP, "readers_cannot_starve_a_writer", FAIR_SHARED, |c| {
-        Box::pin(big(c, How::Shared, How::Exclusive))
+    behaviour(GROUP, "readers_hold_together", SHARED, &readers),
+    behaviour(GROUP, "readers_and_writers_exclude_each_other", SHARED, &writers),
+    behaviour(GROUP, "readers_cannot_starve_a_writer", FAIR_SHARED, &|c| {
+        big(c, How::Shared, How::Exclusive)
     }),
-    behaviour(GROUP, "readers_after_a_writer_are_granted_together", SHARED, |c| {
-        Box::pin(together(c))
+    behaviour(GROUP, "readers_after_a_writer_are_granted_together", SHARED, &together),
+    behaviour(GROUP, "a_reader_does_not_renew_another_reader", DEAD_READER, &dead_reader),
+    behaviour(GROUP, "permits_never_exceed_their_limit", PERMITS, &limit),
+    behaviour(GROUP, "a_big_request_is_not_starved", FAIR_PERMITS, &|c| {
+        big(c, permits(1, 4), permits(4, 4))
     }),
-    behaviour(GROUP, "a_reader_does_not_renew_another_reader", DEAD_READER, |c| {
-        Box::pin(dead_reader(c))
-    }),
-    behaviour(GROUP, "permits_never_exceed_their_limit", PERMITS, |c| Box::pin(limit(c))),
-    behaviour(GROUP, "a_big_request_is_not_starved", FAIR_PERMITS, |c| {
-        Box::pin(big(c, permits(1, 4), permits(4, 4)))
-    }),
-    behaviour(GROUP, "one_release_wakes_all_waiters_that_fit", PERMITS, |c| Box::pin(wakes_all(c))),
-    behaviour(GROUP, "each_claim_is_measured_by_its_own_limit", PERMITS, |c| Box::pin(mixed(c))),
-    behaviour(GROUP, "a_lost_holder_releases_its_permits", LOST_PERMITS, |c| {
-        Box::pin(lost_permits(c))
-    }),
-    behaviour(GROUP, "all_modes_of_a_name_are_one_lock", &[], |c| Box::pin(one_lock(c))),
-    behaviour(GROUP, "a_mode_the_store_lacks_is_refused", &[], |c| Box::pin(lacking(c))),
+    behaviour(GROUP, "one_release_wakes_all_waiters_that_fit", PERMITS, &wakes_all),
+    behaviour(GROUP, "each_claim_is_measured_by_its_own_limit", PERMITS, &mixed),
+    behaviour(GROUP, "a_lost_holder_releases_its_permits", LOST_PERMITS, &lost_permits),
+    behaviour(GROUP, "all_modes_of_a_name_are_one_lock", &[], &one_lock),
+    behaviour(GROUP, "a_mode_the_store_lacks_is_refused", &[], &lacking),
 ];
 
 const DEAD_READER: &[Need] = &[Need::Shared, Need::Silence];

@@ -15,21 +15,19 @@ use crate::time::frozen_runtime::FrozenRuntime;
 const GROUP: &str = "ownership";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "release_frees_the_lock", &[], |c| Box::pin(release(c))),
+    behaviour(GROUP, "release_frees_the_lock", &[], &release),
     // Fault 48
-    behaviour(GROUP, "a_stale_release_does_not_free_a_successor", &[], |c| Box::pin(stale(c))),
+    behaviour(GROUP, "a_stale_release_does_not_free_a_successor", &[], &stale),
     // Fault 48
-    behaviour(GROUP, "a_stale_drop_does_not_free_a_successor", &[], |c| Box::pin(stale_drop(c))),
+    behaviour(GROUP, "a_stale_drop_does_not_free_a_successor", &[], &stale_drop),
     // Fault 3
-    behaviour(GROUP, "a_thawed_holder_does_not_free_a_successor", &[Need::Silence], |c| {
-        Box::pin(thawed(c))
-    }),
-    behaviour(GROUP, "drop_releases", &[], |c| Box::pin(dropped(c))),
+    behaviour(GROUP, "a_thawed_holder_does_not_free_a_successor", &[Need::Silence], &thawed),
+    behaviour(GROUP, "drop_releases", &[], &dropped),
     // Fault 46
-    behaviour(GROUP, "drop_on_a_plain_thread_releases", &[], |c| Box::pin(plain_thread(c))),
+    behaviour(GROUP, "drop_on_a_plain_thread_releases", &[], &plain_thread),
     // Fault 46
-    behaviour(GROUP, "a_guard_outlives_its_runtime_without_harm", &[], |c| Box::pin(no_runtime(c))),
-    behaviour(GROUP, "a_release_frees_only_its_own_lock", &[], |c| Box::pin(only_own(c))),
+    behaviour(GROUP, "a_guard_outlives_its_runtime_without_harm", &[], &no_runtime),
+    behaviour(GROUP, "a_release_frees_only_its_own_lock", &[], &only_own),
 ];
 
 async fn release(context: Arc<Context>) {

@@ -19,21 +19,21 @@ use crate::suite::needs::Need;
 const GROUP: &str = "tokens";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "tokens_of_exclusive_grants_rise", &[], |c| Box::pin(rise(c))),
-    behaviour(GROUP, "tokens_rise_across_losses", &[], |c| Box::pin(losses(c))),
-    behaviour(GROUP, "tokens_rise_after_all_clients_have_left", &[], |c| Box::pin(all_left(c))),
-    behaviour(GROUP, "tokens_rise_over_other_modes", &[], |c| Box::pin(modes(c))),
-    behaviour(GROUP, "tokens_of_shared_grants_are_unique", &[Need::Shared], |c| {
-        Box::pin(unique(c, How::Shared))
+    behaviour(GROUP, "tokens_of_exclusive_grants_rise", &[], &rise),
+    behaviour(GROUP, "tokens_rise_across_losses", &[], &losses),
+    behaviour(GROUP, "tokens_rise_after_all_clients_have_left", &[], &all_left),
+    behaviour(GROUP, "tokens_rise_over_other_modes", &[], &modes),
+    behaviour(GROUP, "tokens_of_shared_grants_are_unique", &[Need::Shared], &|c| {
+        unique(c, How::Shared)
     }),
-    behaviour(GROUP, "tokens_of_permits_are_unique", &[Need::Permits], |c| {
-        Box::pin(unique(c, How::Permits { n: 1, limit: 8 }))
+    behaviour(GROUP, "tokens_of_permits_are_unique", &[Need::Permits], &|c| {
+        unique(c, How::Permits { n: 1, limit: 8 })
     }),
-    behaviour(GROUP, "a_token_stays_the_same_for_the_whole_grant", &[], |c| Box::pin(constant(c))),
-    behaviour(GROUP, "a_later_epoch_beats_every_token", &[], |c| Box::pin(epochs(c))),
-    behaviour(GROUP, "a_stale_write_is_rejected", &[], |c| Box::pin(register(c))),
+    behaviour(GROUP, "a_token_stays_the_same_for_the_whole_grant", &[], &constant),
+    behaviour(GROUP, "a_later_epoch_beats_every_token", &[], &epochs),
+    behaviour(GROUP, "a_stale_write_is_rejected", &[], &register),
     // Faults 17, 25
-    behaviour(GROUP, "tokens_rise_when_the_store_loses_its_data", LOSES, |c| Box::pin(data(c))),
+    behaviour(GROUP, "tokens_rise_when_the_store_loses_its_data", LOSES, &data),
 ];
 
 const LOSES: &[Need] = &[Need::TokensBeyondData, Need::Backdoor(Backdoor::LoseData)];

@@ -23,39 +23,37 @@ const IN_ORDER: &[Need] = &[Need::Downgrade, Need::Arrival];
 const EXPIRE: &[Need] = &[Need::Downgrade, Need::Backdoor(Backdoor::Expire)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "a_downgraded_writer_lets_readers_in", NEEDS, |c| Box::pin(readers(c))),
-    behaviour(GROUP, "a_downgraded_writer_keeps_writers_out", NEEDS, |c| Box::pin(writers(c))),
-    behaviour(GROUP, "readers_that_wait_are_let_in_at_once", NEEDS, |c| Box::pin(waiting(c))),
-    behaviour(GROUP, "readers_behind_a_waiting_writer_stay_out", IN_ORDER, |c| Box::pin(behind(c))),
-    behaviour(GROUP, "no_writer_comes_between_under_stress", NEEDS, |c| Box::pin(stress(c))),
-    behaviour(GROUP, "a_downgrade_keeps_the_token", NEEDS, |c| Box::pin(token(c))),
+    behaviour(GROUP, "a_downgraded_writer_lets_readers_in", NEEDS, &readers),
+    behaviour(GROUP, "a_downgraded_writer_keeps_writers_out", NEEDS, &writers),
+    behaviour(GROUP, "readers_that_wait_are_let_in_at_once", NEEDS, &waiting),
+    behaviour(GROUP, "readers_behind_a_waiting_writer_stay_out", IN_ORDER, &behind),
+    behaviour(GROUP, "no_writer_comes_between_under_stress", NEEDS, &stress),
+    behaviour(GROUP, "a_downgrade_keeps_the_token", NEEDS, &token),
     behaviour(
         GROUP,
         "a_downgraded_guard_is_renewed",
         &[Need::Downgrade, Need::Lease, Need::Renewal],
-        |c| Box::pin(renewed(c)),
+        &renewed,
     ),
     behaviour(
         GROUP,
         "a_downgrade_whose_reply_was_lost_is_found_again",
         &[Need::Downgrade, Need::Backdoor(Backdoor::LoseReply)],
-        |c| Box::pin(reply(c)),
+        &reply,
     ),
     behaviour(
         GROUP,
         "an_unanswered_downgrade_counts_as_reading",
         &[Need::Downgrade, Need::Backdoor(Backdoor::CutOff)],
-        |c| Box::pin(unanswered(c)),
+        &unanswered,
     ),
-    behaviour(GROUP, "a_downgrade_dropped_anywhere_leaves_nothing_after_release", NEEDS, |c| {
-        Box::pin(dropped(c))
-    }),
-    behaviour(GROUP, "a_downgrade_after_a_loss_is_a_loss", EXPIRE, |c| Box::pin(lost(c))),
-    behaviour(GROUP, "a_second_downgrade_changes_nothing", NEEDS, |c| Box::pin(twice(c))),
-    behaviour(GROUP, "other_guards_have_no_downgrade", &[], |c| Box::pin(others(c))),
-    behaviour(GROUP, "an_owner_downgrades_its_only_guard", NEEDS, |c| Box::pin(owner(c))),
-    behaviour(GROUP, "a_downgraded_writer_is_shown_as_a_reader", NEEDS, |c| Box::pin(shown(c))),
-    behaviour(GROUP, "a_downgraded_writer_can_be_evicted", NEEDS, |c| Box::pin(evicted(c))),
+    behaviour(GROUP, "a_downgrade_dropped_anywhere_leaves_nothing_after_release", NEEDS, &dropped),
+    behaviour(GROUP, "a_downgrade_after_a_loss_is_a_loss", EXPIRE, &lost),
+    behaviour(GROUP, "a_second_downgrade_changes_nothing", NEEDS, &twice),
+    behaviour(GROUP, "other_guards_have_no_downgrade", &[], &others),
+    behaviour(GROUP, "an_owner_downgrades_its_only_guard", NEEDS, &owner),
+    behaviour(GROUP, "a_downgraded_writer_is_shown_as_a_reader", NEEDS, &shown),
+    behaviour(GROUP, "a_downgraded_writer_can_be_evicted", NEEDS, &evicted),
 ];
 
 async fn write(context: &Context, locks: &Locks, name: &str) -> Guard {

@@ -23,24 +23,25 @@ const NEEDS: &[Need] = &[Need::LocalHandoffs];
 const ARRIVAL: &[Need] = &[Need::LocalHandoffs, Need::Arrival];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "tokens_rise_with_every_turn_across_clients", NEEDS, |c| Box::pin(tokens(c))),
-    behaviour(GROUP, "a_waiter_elsewhere_is_overtaken_no_more_than_by_one_tenure", ARRIVAL, |c| {
-        Box::pin(overtaken(c))
-    }),
-    behaviour(GROUP, "a_long_turn_is_the_last_of_its_tenure", ARRIVAL, |c| Box::pin(long(c))),
-    behaviour(GROUP, "local_waiters_are_served_in_order", NEEDS, |c| Box::pin(in_order(c))),
-    behaviour(GROUP, "a_dropped_waiter_passes_its_turn_on", NEEDS, |c| Box::pin(dropped(c))),
-    behaviour(GROUP, "the_last_waiter_that_leaves_leaves_the_queue", NEEDS, |c| Box::pin(left(c))),
-    behaviour(GROUP, "a_frozen_local_waiter_is_passed_over", NEEDS, |c| Box::pin(frozen(c))),
-    behaviour(GROUP, "a_limit_ends_one_turn_only", NEEDS, |c| Box::pin(limited(c))),
-    behaviour(GROUP, "a_close_tells_local_waiters", NEEDS, |c| Box::pin(closed(c))),
-    behaviour(GROUP, "a_try_meets_a_tenure_as_busy", NEEDS, |c| Box::pin(tries(c))),
-    behaviour(GROUP, "a_wait_limit_in_a_local_queue_ends_in_time", NEEDS, |c| Box::pin(limits(c))),
-    behaviour(GROUP, "what_cannot_have_hand_offs_is_refused", NEEDS, |c| Box::pin(refused(c))),
-    behaviour(GROUP, "owners_and_several_locks_can_have_hand_offs", NEEDS, |c| {
-        Box::pin(combined(c))
-    }),
-    behaviour(GROUP, "a_thousand_random_drops_leave_nothing", NEEDS, |c| Box::pin(random_drops(c))),
+    behaviour(GROUP, "tokens_rise_with_every_turn_across_clients", NEEDS, &tokens),
+    behaviour(
+        GROUP,
+        "a_waiter_elsewhere_is_overtaken_no_more_than_by_one_tenure",
+        ARRIVAL,
+        &overtaken,
+    ),
+    behaviour(GROUP, "a_long_turn_is_the_last_of_its_tenure", ARRIVAL, &long),
+    behaviour(GROUP, "local_waiters_are_served_in_order", NEEDS, &in_order),
+    behaviour(GROUP, "a_dropped_waiter_passes_its_turn_on", NEEDS, &dropped),
+    behaviour(GROUP, "the_last_waiter_that_leaves_leaves_the_queue", NEEDS, &left),
+    behaviour(GROUP, "a_frozen_local_waiter_is_passed_over", NEEDS, &frozen),
+    behaviour(GROUP, "a_limit_ends_one_turn_only", NEEDS, &limited),
+    behaviour(GROUP, "a_close_tells_local_waiters", NEEDS, &closed),
+    behaviour(GROUP, "a_try_meets_a_tenure_as_busy", NEEDS, &tries),
+    behaviour(GROUP, "a_wait_limit_in_a_local_queue_ends_in_time", NEEDS, &limits),
+    behaviour(GROUP, "what_cannot_have_hand_offs_is_refused", NEEDS, &refused),
+    behaviour(GROUP, "owners_and_several_locks_can_have_hand_offs", NEEDS, &combined),
+    behaviour(GROUP, "a_thousand_random_drops_leave_nothing", NEEDS, &random_drops),
 ];
 
 pub(super) const MOST: u32 = 8;

@@ -28,15 +28,11 @@ const LOSES: &[Need] =
     &[Need::LocalHandoffs, Need::TokensBeyondData, Need::Backdoor(Backdoor::LoseData)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "a_loss_ends_the_turn_and_keeps_the_waiters", EXPIRE, |c| Box::pin(lost(c))),
-    behaviour(GROUP, "an_evicted_tenure_is_lost", NEEDS, |c| Box::pin(evicted(c))),
-    behaviour(GROUP, "a_killed_process_frees_its_tenure", PROCESSES, |c| Box::pin(killed(c))),
-    behaviour(GROUP, "a_frozen_client_hands_on_nothing_after_its_thaw", SILENCE, |c| {
-        Box::pin(frozen(c))
-    }),
-    behaviour(GROUP, "tokens_rise_over_hand_offs_when_the_store_loses_its_data", LOSES, |c| {
-        Box::pin(data(c))
-    }),
+    behaviour(GROUP, "a_loss_ends_the_turn_and_keeps_the_waiters", EXPIRE, &lost),
+    behaviour(GROUP, "an_evicted_tenure_is_lost", NEEDS, &evicted),
+    behaviour(GROUP, "a_killed_process_frees_its_tenure", PROCESSES, &killed),
+    behaviour(GROUP, "a_frozen_client_hands_on_nothing_after_its_thaw", SILENCE, &frozen),
+    behaviour(GROUP, "tokens_rise_over_hand_offs_when_the_store_loses_its_data", LOSES, &data),
 ];
 
 /// The last token that the store has reserved for the tenure whose first turn has this one.

@@ -24,33 +24,33 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
         GROUP,
         "an_owner_enters_again_while_cut_off",
         &[Need::Backdoor(Backdoor::CutOff)],
-        |c| Box::pin(cut_off(c)),
+        &cut_off,
     ),
-    behaviour(GROUP, "an_owner_enters_again_past_a_waiting_writer", &[], |c| {
-        Box::pin(past_a_waiter(c))
-    }),
-    behaviour(GROUP, "the_lock_is_free_only_after_the_last_guard", &[], |c| Box::pin(last(c))),
-    behaviour(GROUP, "two_tasks_of_an_owner_ask_once", &[], |c| Box::pin(ask_once(c))),
-    behaviour(GROUP, "two_tries_of_an_owner_both_have_it", &[], |c| Box::pin(tries(c))),
-    behaviour(GROUP, "a_dropped_first_acquisition_leaves_the_second_to_ask", &[], |c| {
-        Box::pin(first_dropped(c))
-    }),
-    behaviour(GROUP, "a_loss_ends_all_guards_of_an_owner", EXPIRE, |c| Box::pin(lost(c))),
-    behaviour(GROUP, "an_owner_acquires_anew_after_a_loss", &[], |c| Box::pin(anew(c))),
-    behaviour(GROUP, "a_writer_may_read_again_and_stays_the_writer", &[Need::Shared], |c| {
-        Box::pin(writer_reads(c))
-    }),
-    behaviour(GROUP, "a_reader_of_an_owner_is_refused_the_write_at_once", &[Need::Shared], |c| {
-        Box::pin(reader_writes(c))
-    }),
-    behaviour(GROUP, "permits_have_no_owner", &[Need::Permits], |c| Box::pin(permits(c))),
-    behaviour(GROUP, "two_owners_exclude_each_other", &[], |c| Box::pin(two_owners(c))),
-    behaviour(GROUP, "an_inner_limit_ends_the_inner_guard_only", &[], |c| Box::pin(inner(c))),
-    behaviour(GROUP, "a_forgotten_inner_guard_with_a_limit_frees_the_lock", &[], |c| {
-        Box::pin(forgotten(c))
-    }),
-    behaviour(GROUP, "a_close_ends_all_guards_of_an_owner", &[], |c| Box::pin(closed(c))),
-    behaviour(GROUP, "a_wait_for_oneself_is_told", &[], |c| Box::pin(told(c))),
+    behaviour(GROUP, "an_owner_enters_again_past_a_waiting_writer", &[], &past_a_waiter),
+    behaviour(GROUP, "the_lock_is_free_only_after_the_last_guard", &[], &last),
+    behaviour(GROUP, "two_tasks_of_an_owner_ask_once", &[], &ask_once),
+    behaviour(GROUP, "two_tries_of_an_owner_both_have_it", &[], &tries),
+    behaviour(GROUP, "a_dropped_first_acquisition_leaves_the_second_to_ask", &[], &first_dropped),
+    behaviour(GROUP, "a_loss_ends_all_guards_of_an_owner", EXPIRE, &lost),
+    behaviour(GROUP, "an_owner_acquires_anew_after_a_loss", &[], &anew),
+    behaviour(
+        GROUP,
+        "a_writer_may_read_again_and_stays_the_writer",
+        &[Need::Shared],
+        &writer_reads,
+    ),
+    behaviour(
+        GROUP,
+        "a_reader_of_an_owner_is_refused_the_write_at_once",
+        &[Need::Shared],
+        &reader_writes,
+    ),
+    behaviour(GROUP, "permits_have_no_owner", &[Need::Permits], &permits),
+    behaviour(GROUP, "two_owners_exclude_each_other", &[], &two_owners),
+    behaviour(GROUP, "an_inner_limit_ends_the_inner_guard_only", &[], &inner),
+    behaviour(GROUP, "a_forgotten_inner_guard_with_a_limit_frees_the_lock", &[], &forgotten),
+    behaviour(GROUP, "a_close_ends_all_guards_of_an_owner", &[], &closed),
+    behaviour(GROUP, "a_wait_for_oneself_is_told", &[], &told),
 ];
 
 /// A limit that is reached soon.

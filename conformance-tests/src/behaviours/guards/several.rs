@@ -23,30 +23,29 @@ const GROUP: &str = "several";
 const EXPIRE: &[Need] = &[Need::Backdoor(Backdoor::Expire)];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "all_or_nothing", &[], |c| Box::pin(all_or_nothing(c))),
-    behaviour(GROUP, "opposite_orders_do_not_deadlock", &[], |c| Box::pin(opposite(c))),
-    behaviour(GROUP, "one_deadline_for_all", &[], |c| Box::pin(one_deadline(c))),
-    behaviour(GROUP, "a_try_of_several_leaves_nothing", &[], |c| Box::pin(tries(c))),
-    behaviour(GROUP, "the_same_lock_twice_is_one", &[], |c| Box::pin(twice(c))),
-    behaviour(GROUP, "a_reader_and_a_writer_of_one_lock_are_a_writer", &[Need::Shared], |c| {
-        Box::pin(reader_and_writer(c))
-    }),
-    behaviour(GROUP, "permits_twice_are_refused", &[Need::Permits], |c| Box::pin(permits_twice(c))),
-    behaviour(GROUP, "kinds_can_be_mixed", &[Need::Shared, Need::Permits], |c| Box::pin(mixed(c))),
-    behaviour(GROUP, "a_loss_of_one_is_a_loss_of_all", EXPIRE, |c| Box::pin(loss_of_one(c))),
-    behaviour(GROUP, "a_loss_while_waiting_begins_again", EXPIRE, |c| {
-        Box::pin(loss_while_waiting(c))
-    }),
-    behaviour(GROUP, "a_release_tries_all_and_tells_an_error", EXPIRE, |c| Box::pin(released(c))),
-    behaviour(GROUP, "hold_at_most_counts_from_the_last_grant", &[], |c| Box::pin(hold_at_most(c))),
-    behaviour(GROUP, "dropped_anywhere_several_leave_nothing", &[], |c| Box::pin(dropped(c))),
-    behaviour(GROUP, "work_under_several_releases_them", &[], |c| Box::pin(work_done(c))),
-    behaviour(GROUP, "a_loss_of_one_drops_the_work_under_several", &[], |c| Box::pin(work_lost(c))),
-    behaviour(GROUP, "dropped_anywhere_work_under_several_leaves_nothing", &[], |c| {
-        Box::pin(work_dropped(c))
-    }),
-    behaviour(GROUP, "two_stores_need_a_limit", &[], |c| Box::pin(two_stores(c))),
-    behaviour(GROUP, "money_that_moves_between_accounts_is_conserved", &[], |c| Box::pin(money(c))),
+    behaviour(GROUP, "all_or_nothing", &[], &all_or_nothing),
+    behaviour(GROUP, "opposite_orders_do_not_deadlock", &[], &opposite),
+    behaviour(GROUP, "one_deadline_for_all", &[], &one_deadline),
+    behaviour(GROUP, "a_try_of_several_leaves_nothing", &[], &tries),
+    behaviour(GROUP, "the_same_lock_twice_is_one", &[], &twice),
+    behaviour(
+        GROUP,
+        "a_reader_and_a_writer_of_one_lock_are_a_writer",
+        &[Need::Shared],
+        &reader_and_writer,
+    ),
+    behaviour(GROUP, "permits_twice_are_refused", &[Need::Permits], &permits_twice),
+    behaviour(GROUP, "kinds_can_be_mixed", &[Need::Shared, Need::Permits], &mixed),
+    behaviour(GROUP, "a_loss_of_one_is_a_loss_of_all", EXPIRE, &loss_of_one),
+    behaviour(GROUP, "a_loss_while_waiting_begins_again", EXPIRE, &loss_while_waiting),
+    behaviour(GROUP, "a_release_tries_all_and_tells_an_error", EXPIRE, &released),
+    behaviour(GROUP, "hold_at_most_counts_from_the_last_grant", &[], &hold_at_most),
+    behaviour(GROUP, "dropped_anywhere_several_leave_nothing", &[], &dropped),
+    behaviour(GROUP, "work_under_several_releases_them", &[], &work_done),
+    behaviour(GROUP, "a_loss_of_one_drops_the_work_under_several", &[], &work_lost),
+    behaviour(GROUP, "dropped_anywhere_work_under_several_leaves_nothing", &[], &work_dropped),
+    behaviour(GROUP, "two_stores_need_a_limit", &[], &two_stores),
+    behaviour(GROUP, "money_that_moves_between_accounts_is_conserved", &[], &money),
 ];
 
 fn names(context: &Context, count: usize) -> Vec<String> {

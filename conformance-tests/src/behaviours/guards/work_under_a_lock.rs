@@ -18,17 +18,17 @@ use crate::suite::needs::Need;
 const GROUP: &str = "work_under_a_lock";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "it_releases_whatever_the_work_returns", &[], |c| Box::pin(returns(c))),
+    behaviour(GROUP, "it_releases_whatever_the_work_returns", &[], &returns),
     // Fault 47
-    behaviour(GROUP, "a_panic_in_the_work_releases", &[], |c| Box::pin(panics(c))),
-    behaviour(GROUP, "a_loss_drops_the_work", &[], |c| Box::pin(lost(c))),
+    behaviour(GROUP, "a_panic_in_the_work_releases", &[], &panics),
+    behaviour(GROUP, "a_loss_drops_the_work", &[], &lost),
     behaviour(
         GROUP,
         "a_silent_store_after_the_work_hides_no_result",
         &[Need::Backdoor(Backdoor::CutOff)],
-        |c| Box::pin(silent(c)),
+        &silent,
     ),
-    behaviour(GROUP, "dropped_anywhere_it_leaves_nothing", &[], |c| Box::pin(dropped(c))),
+    behaviour(GROUP, "dropped_anywhere_it_leaves_nothing", &[], &dropped),
 ];
 
 async fn returns(context: Arc<Context>) {

@@ -15,9 +15,9 @@ use crate::suite::context::Context;
 const GROUP: &str = "errors";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "each_failure_has_its_kind", &[], |c| Box::pin(kinds(c))),
+    behaviour(GROUP, "each_failure_has_its_kind", &[], &kinds),
     // Fault 41
-    behaviour(GROUP, "no_secret_is_ever_shown", &[], |c| Box::pin(secrets(c))),
+    behaviour(GROUP, "no_secret_is_ever_shown", &[], &secrets),
 ];
 
 /// One error of each kind that needs no fault, with its operation.

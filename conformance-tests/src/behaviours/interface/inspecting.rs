@@ -15,19 +15,13 @@ use crate::suite::needs::Need;
 const GROUP: &str = "inspecting";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "holders_and_waiters_are_shown_with_their_labels", &[], |c| Box::pin(seen(c))),
-    behaviour(GROUP, "modes_are_shown", &[], |c| Box::pin(modes(c))),
+    behaviour(GROUP, "holders_and_waiters_are_shown_with_their_labels", &[], &seen),
+    behaviour(GROUP, "modes_are_shown", &[], &modes),
     // Fault 25
-    behaviour(GROUP, "an_evicted_holder_is_lost", &[], |c| Box::pin(evict(c))),
-    behaviour(GROUP, "an_evicted_waiter_does_not_block_the_queue", &[], |c| {
-        Box::pin(evict_waiter(c))
-    }),
-    behaviour(GROUP, "evicting_an_unknown_participant_changes_nothing", &[], |c| {
-        Box::pin(evict_unknown(c))
-    }),
-    behaviour(GROUP, "the_raw_store_agrees", &[Need::Backdoor(Backdoor::Inspect)], |c| {
-        Box::pin(behind(c))
-    }),
+    behaviour(GROUP, "an_evicted_holder_is_lost", &[], &evict),
+    behaviour(GROUP, "an_evicted_waiter_does_not_block_the_queue", &[], &evict_waiter),
+    behaviour(GROUP, "evicting_an_unknown_participant_changes_nothing", &[], &evict_unknown),
+    behaviour(GROUP, "the_raw_store_agrees", &[Need::Backdoor(Backdoor::Inspect)], &behind),
 ];
 
 async fn seen(context: Arc<Context>) {

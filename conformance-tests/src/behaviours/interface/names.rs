@@ -16,18 +16,18 @@ const GROUP: &str = "names";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 42
-    behaviour(GROUP, "any_text_is_a_name", &[], |c| Box::pin(any(c))),
+    behaviour(GROUP, "any_text_is_a_name", &[], &any),
     // Fault 42
-    behaviour(GROUP, "similar_names_are_different_locks", &[], |c| Box::pin(different(c))),
+    behaviour(GROUP, "similar_names_are_different_locks", &[], &different),
     // Fault 42
-    behaviour(GROUP, "the_longest_names_differ_in_their_last_byte", &[], |c| Box::pin(longest(c))),
+    behaviour(GROUP, "the_longest_names_differ_in_their_last_byte", &[], &longest),
     // Fault 42
-    behaviour(GROUP, "invalid_names_are_refused", &[], |c| Box::pin(refused(c))),
+    behaviour(GROUP, "invalid_names_are_refused", &[], &refused),
     // Fault 42
-    behaviour(GROUP, "random_names_are_different_locks", &[], |c| Box::pin(random(c))),
+    behaviour(GROUP, "random_names_are_different_locks", &[], &random),
     // Fault 42
-    behaviour(GROUP, "prefixes_keep_services_apart", &[], |c| Box::pin(prefixes(c))),
-    behaviour(GROUP, "clearing_scratch_names_leaves_other_locks", &[], |c| Box::pin(cleared(c))),
+    behaviour(GROUP, "prefixes_keep_services_apart", &[], &prefixes),
+    behaviour(GROUP, "clearing_scratch_names_leaves_other_locks", &[], &cleared),
 ];
 
 const CLEARED_WITHIN: Duration = Duration::from_secs(2);

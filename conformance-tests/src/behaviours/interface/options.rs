@@ -16,12 +16,12 @@ const GROUP: &str = "options";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 49
-    behaviour(GROUP, "absurd_times_are_refused", &[], |c| Box::pin(times(c))),
+    behaviour(GROUP, "absurd_times_are_refused", &[], &times),
     // Fault 49
-    behaviour(GROUP, "extreme_times_within_the_range_work", &[], |c| Box::pin(extremes(c))),
+    behaviour(GROUP, "extreme_times_within_the_range_work", &[], &extremes),
     // Fault 49
-    behaviour(GROUP, "absurd_permits_are_refused", &[], |c| Box::pin(permits(c))),
-    behaviour(GROUP, "any_label_is_fine", &[], |c| Box::pin(labels(c))),
+    behaviour(GROUP, "absurd_permits_are_refused", &[], &permits),
+    behaviour(GROUP, "any_label_is_fine", &[], &labels),
 ];
 
 const TEN_YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);

@@ -14,15 +14,13 @@ use crate::suite::context::Context;
 const GROUP: &str = "closing";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "a_close_ends_the_waits", &[], |c| Box::pin(waiters(c))),
-    behaviour(GROUP, "what_is_held_is_lost_and_released_by_a_close", &[], |c| Box::pin(held(c))),
-    behaviour(GROUP, "close_can_be_called_again", &[], |c| Box::pin(again(c))),
-    behaviour(GROUP, "close_waits_for_releases_under_way", &[], |c| Box::pin(drains(c))),
-    behaviour(GROUP, "a_close_waits_for_no_future_that_is_not_polled", &[], |c| {
-        Box::pin(unpolled(c))
-    }),
-    behaviour(GROUP, "a_close_leaves_other_clients_alone", &[], |c| Box::pin(others(c))),
-    behaviour(GROUP, "a_client_dropped_unclosed_leaves_nothing", &[], |c| Box::pin(dropped(c))),
+    behaviour(GROUP, "a_close_ends_the_waits", &[], &waiters),
+    behaviour(GROUP, "what_is_held_is_lost_and_released_by_a_close", &[], &held),
+    behaviour(GROUP, "close_can_be_called_again", &[], &again),
+    behaviour(GROUP, "close_waits_for_releases_under_way", &[], &drains),
+    behaviour(GROUP, "a_close_waits_for_no_future_that_is_not_polled", &[], &unpolled),
+    behaviour(GROUP, "a_close_leaves_other_clients_alone", &[], &others),
+    behaviour(GROUP, "a_client_dropped_unclosed_leaves_nothing", &[], &dropped),
 ];
 
 async fn waiters(context: Arc<Context>) {

@@ -19,13 +19,11 @@ const GROUP: &str = "renewal";
 const NEEDS: &[Need] = &[Need::Renewal];
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "a_lock_is_kept_long_past_its_ttl", NEEDS, |c| Box::pin(kept(c))),
-    behaviour(GROUP, "a_future_that_is_not_polled_stops_no_renewal", NEEDS, |c| {
-        Box::pin(suspended(c))
-    }),
-    behaviour(GROUP, "locking_the_same_name_again_is_renewed", NEEDS, |c| Box::pin(again(c))),
-    behaviour(GROUP, "a_thousand_held_locks_are_renewed", NEEDS, |c| Box::pin(thousand(c))),
-    behaviour(GROUP, "nothing_is_renewed_after_its_release", NEEDS, |c| Box::pin(not_after(c))),
+    behaviour(GROUP, "a_lock_is_kept_long_past_its_ttl", NEEDS, &kept),
+    behaviour(GROUP, "a_future_that_is_not_polled_stops_no_renewal", NEEDS, &suspended),
+    behaviour(GROUP, "locking_the_same_name_again_is_renewed", NEEDS, &again),
+    behaviour(GROUP, "a_thousand_held_locks_are_renewed", NEEDS, &thousand),
+    behaviour(GROUP, "nothing_is_renewed_after_its_release", NEEDS, &not_after),
 ];
 
 /// Two and a half TTLs.

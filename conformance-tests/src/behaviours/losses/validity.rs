@@ -20,48 +20,46 @@ use crate::time::frozen_runtime::FrozenRuntime;
 const GROUP: &str = "validity";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "is_held_is_exact", &[], |c| Box::pin(exact(c))),
+    behaviour(GROUP, "is_held_is_exact", &[], &exact),
     // Fault 39
-    behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], |c| {
-        Box::pin(reported_before(c))
-    }),
+    behaviour(GROUP, "a_loss_is_reported_before_the_next_grant", &[], &reported_before),
     // Fault 47
-    behaviour(GROUP, "hold_at_most_ends_a_forgotten_guard", &[], |c| Box::pin(forgotten(c))),
-    behaviour(GROUP, "expiring_comes_before_the_loss", &[], |c| Box::pin(expiring(c))),
-    behaviour(GROUP, "run_drops_the_work_at_a_loss", &[], |c| Box::pin(run_drops(c))),
+    behaviour(GROUP, "hold_at_most_ends_a_forgotten_guard", &[], &forgotten),
+    behaviour(GROUP, "expiring_comes_before_the_loss", &[], &expiring),
+    behaviour(GROUP, "run_drops_the_work_at_a_loss", &[], &run_drops),
     // Fault 13
     behaviour(
         GROUP,
         "validity_counts_from_before_the_request",
         &[Need::Lease, Need::Backdoor(Backdoor::SlowReplies)],
-        |c| Box::pin(slow_reply(c)),
+        &slow_reply,
     ),
     // Faults 4, 13
-    behaviour(GROUP, "a_reply_after_the_lease_is_no_guard", SLOW, |c| Box::pin(late_reply(c))),
+    behaviour(GROUP, "a_reply_after_the_lease_is_no_guard", SLOW, &late_reply),
     // Faults 2, 6
-    behaviour(GROUP, "a_short_freeze_loses_nothing", &[Need::Silence], |c| Box::pin(short_nap(c))),
+    behaviour(GROUP, "a_short_freeze_loses_nothing", &[Need::Silence], &short_nap),
     // Faults 3, 6
     behaviour(
         GROUP,
         "a_frozen_holder_finds_its_lock_lost_after_the_freeze",
         &[Need::Silence],
-        |c| Box::pin(frozen(c)),
+        &frozen,
     ),
     // Fault 25
     behaviour(
         GROUP,
         "a_forgotten_grant_is_lost_and_stays_so",
         &[Need::Backdoor(Backdoor::Expire)],
-        |c| Box::pin(expired(c)),
+        &expired,
     ),
     // Fault 10
-    behaviour(GROUP, "a_holder_that_is_cut_off_is_lost_in_time", CUT, |c| Box::pin(cut_off(c))),
+    behaviour(GROUP, "a_holder_that_is_cut_off_is_lost_in_time", CUT, &cut_off),
     // Fault 10
     behaviour(
         GROUP,
         "a_silent_store_is_an_error_in_time",
         &[Need::Backdoor(Backdoor::CutOff)],
-        |c| Box::pin(silent(c)),
+        &silent,
     ),
 ];
 

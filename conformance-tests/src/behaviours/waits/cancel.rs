@@ -30,72 +30,61 @@ const MENDED: Need = Need::Backdoor(Backdoor::CutOff);
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     // Fault 44
-    behaviour(GROUP, "an_acquire_dropped_anywhere_leaves_nothing", &[], |c| {
-        Box::pin(acquiring::free(c, false))
+    behaviour(GROUP, "an_acquire_dropped_anywhere_leaves_nothing", &[], &|c| {
+        acquiring::free(c, false)
     }),
-    behaviour(GROUP, "a_try_of_a_free_lock_dropped_anywhere_leaves_nothing", &[], |c| {
-        Box::pin(acquiring::free(c, true))
-    }),
-    // Fault 44
-    behaviour(GROUP, "a_wait_dropped_anywhere_leaves_nothing", &[], |c| {
-        Box::pin(acquiring::contended(c, false))
-    }),
-    behaviour(GROUP, "a_try_that_waits_dropped_anywhere_leaves_nothing", &[], |c| {
-        Box::pin(acquiring::contended(c, true))
+    behaviour(GROUP, "a_try_of_a_free_lock_dropped_anywhere_leaves_nothing", &[], &|c| {
+        acquiring::free(c, true)
     }),
     // Fault 44
-    behaviour(GROUP, "a_try_dropped_anywhere_leaves_nothing", &[], |c| {
-        Box::pin(acquiring::busy(c, Duration::ZERO))
+    behaviour(GROUP, "a_wait_dropped_anywhere_leaves_nothing", &[], &|c| {
+        acquiring::contended(c, false)
     }),
-    behaviour(GROUP, "a_failed_try_dropped_anywhere_leaves_nothing", &[], |c| {
-        Box::pin(acquiring::busy(c, SHORT_WAIT))
+    behaviour(GROUP, "a_try_that_waits_dropped_anywhere_leaves_nothing", &[], &|c| {
+        acquiring::contended(c, true)
+    }),
+    // Fault 44
+    behaviour(GROUP, "a_try_dropped_anywhere_leaves_nothing", &[], &|c| {
+        acquiring::busy(c, Duration::ZERO)
+    }),
+    behaviour(GROUP, "a_failed_try_dropped_anywhere_leaves_nothing", &[], &|c| {
+        acquiring::busy(c, SHORT_WAIT)
     }),
     behaviour(
         GROUP,
         "an_acquire_dropped_anywhere_with_slow_replies_leaves_nothing",
         &[Need::Backdoor(Backdoor::SlowReplies), MENDED],
-        |c| Box::pin(acquiring::under_fault(c, NetworkFault::SlowReplies(acquiring::OUTAGE / 4))),
+        &|c| acquiring::under_fault(c, NetworkFault::SlowReplies(acquiring::OUTAGE / 4)),
     ),
     behaviour(
         GROUP,
         "an_acquire_dropped_anywhere_around_a_lost_reply_leaves_nothing",
         &[Need::Backdoor(Backdoor::LoseReply), MENDED],
-        |c| Box::pin(acquiring::under_fault(c, NetworkFault::ReplyDropped)),
+        &|c| acquiring::under_fault(c, NetworkFault::ReplyDropped),
     ),
-    behaviour(GROUP, "an_acquire_dropped_anywhere_while_cut_off_leaves_nothing", &[MENDED], |c| {
-        Box::pin(acquiring::under_fault(c, NetworkFault::CutOff))
+    behaviour(GROUP, "an_acquire_dropped_anywhere_while_cut_off_leaves_nothing", &[MENDED], &|c| {
+        acquiring::under_fault(c, NetworkFault::CutOff)
     }),
     // Fault 45
-    behaviour(GROUP, "a_release_dropped_anywhere_still_releases", &[], |c| {
-        Box::pin(holding::release(c))
-    }),
-    behaviour(GROUP, "a_dropped_wait_for_the_loss_leaves_the_guard_unchanged", &[], |c| {
-        Box::pin(holding::lost(c))
-    }),
-    behaviour(GROUP, "a_dropped_wait_for_the_expiry_leaves_the_guard_unchanged", &[], |c| {
-        Box::pin(holding::expiring(c))
-    }),
-    behaviour(GROUP, "dropped_work_ends_and_leaves_the_guard_unchanged", &[], |c| {
-        Box::pin(holding::work(c))
-    }),
-    behaviour(GROUP, "work_dropped_around_a_loss_hides_no_loss", &[], |c| {
-        Box::pin(holding::lost_work(c))
-    }),
-    behaviour(GROUP, "a_dropped_inspect_changes_nothing", &[], |c| Box::pin(store::inspect(c))),
-    behaviour(GROUP, "a_dropped_evict_can_be_repeated", &[], |c| Box::pin(store::evict(c))),
-    behaviour(GROUP, "a_dropped_close_can_be_repeated", &[], |c| Box::pin(store::close(c))),
-    behaviour(GROUP, "a_dropped_connect_leaves_nothing_running", &[], |c| {
-        Box::pin(store::connect(c))
-    }),
-    behaviour(GROUP, "a_cancelled_waiter_releases_no_other_hold", &[], |c| {
-        Box::pin(frees_no_other(c))
-    }),
-    behaviour(GROUP, "waiters_cancelled_at_the_hand_off_lose_no_turn", &[], |c| {
-        Box::pin(at_hand_off(c))
-    }),
+    behaviour(GROUP, "a_release_dropped_anywhere_still_releases", &[], &holding::release),
+    behaviour(GROUP, "a_dropped_wait_for_the_loss_leaves_the_guard_unchanged", &[], &holding::lost),
+    behaviour(
+        GROUP,
+        "a_dropped_wait_for_the_expiry_leaves_the_guard_unchanged",
+        &[],
+        &holding::expiring,
+    ),
+    behaviour(GROUP, "dropped_work_ends_and_leaves_the_guard_unchanged", &[], &holding::work),
+    behaviour(GROUP, "work_dropped_around_a_loss_hides_no_loss", &[], &holding::lost_work),
+    behaviour(GROUP, "a_dropped_inspect_changes_nothing", &[], &store::inspect),
+    behaviour(GROUP, "a_dropped_evict_can_be_repeated", &[], &store::evict),
+    behaviour(GROUP, "a_dropped_close_can_be_repeated", &[], &store::close),
+    behaviour(GROUP, "a_dropped_connect_leaves_nothing_running", &[], &store::connect),
+    behaviour(GROUP, "a_cancelled_waiter_releases_no_other_hold", &[], &frees_no_other),
+    behaviour(GROUP, "waiters_cancelled_at_the_hand_off_lose_no_turn", &[], &at_hand_off),
     // Fault 44
-    behaviour(GROUP, "a_thousand_random_drops_leave_nothing", &[], |c| Box::pin(thousand(c))),
-    behaviour(GROUP, "a_hundred_waiters_give_up_at_once", &[], |c| Box::pin(hundred(c))),
+    behaviour(GROUP, "a_thousand_random_drops_leave_nothing", &[], &thousand),
+    behaviour(GROUP, "a_hundred_waiters_give_up_at_once", &[], &hundred),
 ];
 
 /// What the behaviours do at every await, each future within the context's patience.

@@ -18,32 +18,24 @@ use crate::time::frozen_runtime::FrozenRuntime;
 const GROUP: &str = "waiting";
 
 pub(crate) const BEHAVIOURS: &[Behaviour] = &[
-    behaviour(GROUP, "a_waiter_is_woken_by_the_release", &[], |c| Box::pin(woken(c))),
-    behaviour(GROUP, "a_release_wakes_a_waiter_that_is_just_queuing", &[], |c| {
-        Box::pin(just_queuing(c))
-    }),
-    behaviour(GROUP, "a_wait_limit_ends_in_time", &[], |c| Box::pin(limit(c))),
+    behaviour(GROUP, "a_waiter_is_woken_by_the_release", &[], &woken),
+    behaviour(GROUP, "a_release_wakes_a_waiter_that_is_just_queuing", &[], &just_queuing),
+    behaviour(GROUP, "a_wait_limit_ends_in_time", &[], &limit),
     // Fault 49
-    behaviour(GROUP, "a_wait_limit_of_zero_is_a_try", &[], |c| Box::pin(zero(c))),
+    behaviour(GROUP, "a_wait_limit_of_zero_is_a_try", &[], &zero),
     // Fault 49
-    behaviour(GROUP, "a_tiny_wait_limit_is_kept", &[], |c| Box::pin(tiny(c))),
+    behaviour(GROUP, "a_tiny_wait_limit_is_kept", &[], &tiny),
     // Fault 49
-    behaviour(GROUP, "an_absurdly_long_wait_limit_waits", &[], |c| Box::pin(huge(c))),
-    behaviour(GROUP, "a_try_with_a_wait_limit_waits", &[], |c| Box::pin(patient_try(c))),
-    behaviour(GROUP, "a_try_leaves_nothing_in_the_queue", &[], |c| Box::pin(try_leaves(c))),
-    behaviour(GROUP, "waiters_are_served_in_arrival_order", &[Need::Arrival], |c| {
-        Box::pin(in_order(c))
-    }),
-    behaviour(GROUP, "a_release_does_not_let_the_releaser_barge", &[Need::Arrival], |c| {
-        Box::pin(barging(c))
-    }),
-    behaviour(GROUP, "a_short_wait_does_not_disturb_other_waiters", &[], |c| {
-        Box::pin(undisturbed(c))
-    }),
-    behaviour(GROUP, "a_wait_that_timed_out_leaves_the_queue", &[], |c| Box::pin(timed_out(c))),
-    behaviour(GROUP, "no_wake_up_is_missed_under_stress", &[], |c| Box::pin(stress(c))),
+    behaviour(GROUP, "an_absurdly_long_wait_limit_waits", &[], &huge),
+    behaviour(GROUP, "a_try_with_a_wait_limit_waits", &[], &patient_try),
+    behaviour(GROUP, "a_try_leaves_nothing_in_the_queue", &[], &try_leaves),
+    behaviour(GROUP, "waiters_are_served_in_arrival_order", &[Need::Arrival], &in_order),
+    behaviour(GROUP, "a_release_does_not_let_the_releaser_barge", &[Need::Arrival], &barging),
+    behaviour(GROUP, "a_short_wait_does_not_disturb_other_waiters", &[], &undisturbed),
+    behaviour(GROUP, "a_wait_that_timed_out_leaves_the_queue", &[], &timed_out),
+    behaviour(GROUP, "no_wake_up_is_missed_under_stress", &[], &stress),
     // Faults 5, 6
-    behaviour(GROUP, "a_frozen_waiter_is_passed_over", &[Need::Silence], |c| Box::pin(frozen(c))),
+    behaviour(GROUP, "a_frozen_waiter_is_passed_over", &[Need::Silence], &frozen),
 ];
 
 async fn woken(context: Arc<Context>) {
