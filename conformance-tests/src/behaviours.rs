@@ -5,11 +5,7 @@
 //! A behaviour uses a store as any client does, and panics if the guarantee is violated. It must leave
 //! nothing behind: the suite checks that afterwards.
 
-use std::sync::Arc;
-
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use prelude::*;
 
 /// Which claims are granted together, to whom, and with what token.
 mod grants {
@@ -62,6 +58,20 @@ mod interface {
     pub(super) mod options;
 }
 mod work;
+
+/// What every group is written with.
+mod prelude {
+    pub(super) use std::sync::Arc;
+    pub(super) use std::time::Duration;
+
+    pub(super) use super::{behaviour, work};
+    pub(super) use crate::harness::Backdoor;
+    pub(super) use crate::how::How;
+    pub(super) use crate::network_fault::NetworkFault;
+    pub(super) use crate::suite::Behaviour;
+    pub(super) use crate::suite::context::Context;
+    pub(super) use crate::suite::needs::Need;
+}
 
 use coordination::{barriers, cells, counters, elections, expired_cells, latches, once};
 use faults::{network, processes, replies};

@@ -1,23 +1,14 @@
 //! Cells: values with compare-and-swap, also when replies are lost.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{Cell, Content, ErrorKind, Keep, Locks, Stamp};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::behaviours::behaviour;
 use crate::behaviours::interface::names::ODD;
-use crate::behaviours::work::{self, Lateness};
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::Lateness;
 use crate::cancel_points::DroppedAfter;
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 const GROUP: &str = "cells";
 const NEEDS: &[Need] = &[Need::Cells];

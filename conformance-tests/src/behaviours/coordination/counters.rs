@@ -1,18 +1,11 @@
 //! Counters and ids: no number is given out twice.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use fencelock_core::{Counter, ErrorKind, Ids, TokenEpoch};
 use tokio::task::JoinSet;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::harness::Backdoor;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "counters";
 const NEEDS: &[Need] = &[Need::Cells];

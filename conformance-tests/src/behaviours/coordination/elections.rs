@@ -1,17 +1,11 @@
 //! Elections: one leader at a time, whom others can find.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fencelock_core::{Election, ErrorKind, Leader, Observer, Term};
 use tokio::task::JoinSet;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::harness::Backdoor;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "elections";
 const NEEDS: &[Need] = &[Need::Cells];

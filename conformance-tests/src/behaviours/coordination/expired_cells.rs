@@ -1,16 +1,10 @@
 //! Cells whose time is over, as `fencelock tidy` finds and removes them: of a store that ends no data by
 //! time.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{ExpiredCells, Locks};
 
-use crate::behaviours::behaviour;
 use crate::behaviours::interface::names::ODD;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "expired_cells";
 const NEEDS: &[Need] = &[Need::Cells];

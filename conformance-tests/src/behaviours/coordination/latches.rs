@@ -1,18 +1,9 @@
 //! Latches open at the last count-down, and stay open.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{ErrorKind, Latch};
 use tokio::task::JoinSet;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::harness::Backdoor;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "latches";
 const NEEDS: &[Need] = &[Need::Cells];

@@ -1,19 +1,12 @@
 //! `once`: each tick of a schedule is run by one machine, and not again when it is done.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fencelock_core::{Claimed, Error, ErrorKind, Once, Run, Tick};
 use tokio::task::JoinSet;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::harness::Backdoor;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "once";
 const NEEDS: &[Need] = &[Need::Cells];

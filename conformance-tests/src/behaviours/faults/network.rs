@@ -1,23 +1,15 @@
 //! Network faults on the connections of all clients (faults 11 to 16): a loss is reported in time,
 //! work continues, and nothing is left.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{ErrorKind, Liveness, RenewalPlan};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_TTL};
-use crate::harness::Backdoor;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_TTL;
 use crate::history::Worker;
 use crate::history::checker::Rules;
-use crate::how::How;
 use crate::network_fault::{NetworkFault, NewConnections};
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 const GROUP: &str = "network";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::NetworkFaults)];

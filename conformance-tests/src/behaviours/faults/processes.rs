@@ -1,23 +1,15 @@
 //! Several processes, some of them frozen or killed: locks are kept by the store, not by the
 //! program (faults 1 to 5).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{Guard, Liveness};
 use tokio::time::{Instant, sleep};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_TTL};
-use crate::harness::Backdoor;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_TTL;
 use crate::history;
 use crate::history::checker::Rules;
-use crate::how::How;
 use crate::processes::peer::protocol::{Answer, Want};
 use crate::processes::peer::{Peer, PeerError};
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 const GROUP: &str = "processes";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::Processes)];

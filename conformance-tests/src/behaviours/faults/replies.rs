@@ -1,20 +1,10 @@
 //! Any reply may be lost: a retry finds the lock already acquired or already released (faults 7 to
 //! 9, lessons 16 and 17).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::Snapshot;
 use tokio::time::sleep;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "replies";
 const NEEDS: &[Need] = &[Need::Backdoor(Backdoor::LoseReply)];

@@ -1,20 +1,13 @@
 //! No two clients hold a lock together in modes that exclude each other (invariant 1).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_TTL};
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_TTL;
 use crate::history::{What, Worker};
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 const GROUP: &str = "exclusion";
 const LEASE: &[Need] = &[Need::Lease];

@@ -1,17 +1,10 @@
 //! Readers, writers and permits: one lock per name in all modes, without starvation.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::ErrorKind;
 use tokio::time::Instant;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_TTL};
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_TTL;
 use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "modes";

@@ -1,15 +1,9 @@
 //! A lock belongs to its guard, and only that guard can release it (invariant 3).
 
-use std::sync::Arc;
-
 use fencelock_core::ErrorKind;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::{BRIEFLY, SHORT_TTL};
 use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "ownership";

@@ -1,20 +1,12 @@
 //! Fencing tokens: they protect the resource when everything else has failed (invariant 5).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{FencingToken, RenewalPlan};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
-use crate::harness::Backdoor;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::{BRIEFLY, SHORT_TTL};
 use crate::history::checker::Rules;
 use crate::history::{ClaimId, What, Worker};
-use crate::how::How;
 use crate::processes::register::ProtectedRegister;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 const GROUP: &str = "tokens";
 

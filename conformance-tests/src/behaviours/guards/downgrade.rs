@@ -1,20 +1,13 @@
 //! A writer becomes a reader, with no moment in which it is neither.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fencelock_core::{ErrorKind, Guard, Locks, Mode, Operation, Owner, Snapshot};
 use futures_util::FutureExt;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_TTL};
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_TTL;
 use crate::cancel_points::DroppedAfter;
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 use crate::suite::waiting::{assert_kind, spawn_waiter};
 
 const GROUP: &str = "downgrade";

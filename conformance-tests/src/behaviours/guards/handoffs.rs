@@ -1,21 +1,15 @@
 //! Local hand-offs: acquisitions of one client take turns on one grant of the store.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Guard, Lock, Locks, LostReason, Owner, all};
 use rand::RngExt;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_WAIT};
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_WAIT;
 use crate::cancel_points::DroppedAfter;
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 use crate::suite::waiting::spawn_waiter;
 
 const GROUP: &str = "handoffs";

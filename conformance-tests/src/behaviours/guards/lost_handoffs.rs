@@ -1,21 +1,14 @@
 //! Local hand-offs when the grant that they share is lost, with its process, in the store, or with the
 //! store's data: the store frees it as any other, and those who still wait lose nothing but time.
 
-use std::sync::Arc;
-
 use fencelock_core::{FencingToken, Lock, LostReason};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::handoffs::{MOST, acquire, lock, settle};
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_TTL};
-use crate::harness::Backdoor;
-use crate::how::How;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_TTL;
 use crate::processes::peer::PeerError;
 use crate::processes::peer::protocol::Want;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 use crate::suite::waiting::spawn_waiter;
 use crate::time::frozen_runtime::FrozenRuntime;
 

@@ -1,19 +1,9 @@
 //! The guards of an owner share one hold: entered again at once, released by the last.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{ErrorKind, Guard, Locks, LostReason, Mode, Owner};
 use futures_util::FutureExt;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
 use crate::suite::waiting::spawn_waiter;
 
 const GROUP: &str = "owners";

@@ -1,8 +1,6 @@
 //! Several locks at once: all or none, whatever the order in which they are given.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use fencelock_core::memory::Memory;
 use fencelock_core::{All, ErrorKind, Guards, Lock, Locks, LostReason, Mode, Result, all};
@@ -10,14 +8,9 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_WAIT};
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_WAIT;
 use crate::cancel_points::at_every_await;
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 const GROUP: &str = "several";
 const EXPIRE: &[Need] = &[Need::Backdoor(Backdoor::Expire)];

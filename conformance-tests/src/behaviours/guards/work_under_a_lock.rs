@@ -1,19 +1,9 @@
 //! `Lock::with` releases whatever happens to the work.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::ErrorKind;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
+use crate::behaviours::prelude::*;
 use crate::cancel_points::at_every_await;
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 const GROUP: &str = "work_under_a_lock";
 

@@ -2,15 +2,11 @@
 //! a secret (invariant 9, lessons 27 and 30).
 
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::time::Duration;
 
 use fencelock_core::{Error, ErrorKind, Operation};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, BRIEFLY, SHORT_WAIT};
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::{BRIEFLY, SHORT_WAIT};
 
 const GROUP: &str = "errors";
 

@@ -1,16 +1,9 @@
 //! `inspect` shows holders and waiters to operators; `evict` removes one of them.
 
-use std::sync::Arc;
-
 use fencelock_core::{LostReason, Mode, ParticipantId};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_TTL};
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_TTL;
 
 const GROUP: &str = "inspecting";
 

@@ -1,16 +1,10 @@
 //! Any text is a valid name of exactly one lock.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
 
 use fencelock_core::{ErrorKind, Scratch};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "names";
 

@@ -1,16 +1,9 @@
 //! Extreme options are typed errors or are applied exactly; they never panic or overflow (lesson
 //! 22).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{ErrorKind, Lock, Operation, lease_end};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "options";
 

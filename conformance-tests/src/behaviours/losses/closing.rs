@@ -1,15 +1,9 @@
 //! Closing a client ends all its holds and waits, in all its handles, and those of no other client.
 
-use std::sync::Arc;
-
 use fencelock_core::{ErrorKind, LostReason};
 use futures_util::FutureExt;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work;
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
+use crate::behaviours::prelude::*;
 
 const GROUP: &str = "closing";
 

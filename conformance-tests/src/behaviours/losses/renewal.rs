@@ -1,19 +1,13 @@
 //! A hold is renewed until it is released, and no longer (lessons 9 to 14).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{ErrorKind, Guard};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_TTL};
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_TTL;
 
 const GROUP: &str = "renewal";
 const NEEDS: &[Need] = &[Need::Renewal];

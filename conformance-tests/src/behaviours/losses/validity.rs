@@ -1,20 +1,11 @@
 //! The holder knows the end of its validity, is notified of a loss no later, and is renewed until
 //! then (invariant 2).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{ErrorKind, LostReason, lease_end};
 use tokio::time::sleep;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, BRIEFLY, SHORT_TTL};
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::{BRIEFLY, SHORT_TTL};
 use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "validity";

@@ -2,22 +2,14 @@
 //! wake-up is lost (invariant 4, lessons 4 and 17).
 
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
 
 use fencelock_core::{Guard, Locks};
 use rand::RngExt;
 use tokio::time::Instant;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, SHORT_WAIT};
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::SHORT_WAIT;
 use crate::cancel_points::{DroppedAfter, at_every_await};
-use crate::harness::Backdoor;
-use crate::how::How;
-use crate::network_fault::NetworkFault;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
 
 mod acquiring;
 mod holding;

@@ -1,18 +1,11 @@
 //! Waiting: limits are exact, every waiter is woken, and a waiter that gives up or stops responding
 //! is passed over (invariants 6 and 7).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{ErrorKind, Locks};
 use tokio::time::Instant;
 
-use crate::behaviours::behaviour;
-use crate::behaviours::work::{self, Lateness, SHORT_WAIT};
-use crate::how::How;
-use crate::suite::Behaviour;
-use crate::suite::context::Context;
-use crate::suite::needs::Need;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::{Lateness, SHORT_WAIT};
 use crate::time::frozen_runtime::FrozenRuntime;
 
 const GROUP: &str = "waiting";

@@ -1,17 +1,12 @@
 //! Acquisitions that are dropped at each of their awaits: on a free lock, in the queue, and under
 //! network faults.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use fencelock_core::{Guard, Lock, Locks, Result};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{anywhere, assert_clean, ways};
-use crate::behaviours::work;
-use crate::network_fault::NetworkFault;
-use crate::suite::context::Context;
+use crate::behaviours::prelude::*;
 
 /// Acquires, or tries with a wait limit. A try without one may find the lock busy: the request of
 /// the attempt that was dropped before may still be in flight.

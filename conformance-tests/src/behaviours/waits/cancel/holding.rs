@@ -1,14 +1,13 @@
 //! The guard's futures, dropped at each of their awaits: the guard stays unchanged.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencelock_core::{ErrorKind, Guard, Locks, LostReason};
 
 use super::{anywhere, assert_clean, ways};
-use crate::behaviours::work::{self, BRIEFLY};
-use crate::suite::context::Context;
+use crate::behaviours::prelude::*;
+use crate::behaviours::work::BRIEFLY;
 
 /// redis-py #3847: a cancelled release wedged the lock. Never polled at all, the guard is in the
 /// future, and is dropped with it.

@@ -1,14 +1,10 @@
 //! The client's futures and `connect`, dropped at each await.
 
-use std::sync::Arc;
-
 use fencelock_core::LostReason;
 use tokio::runtime::Handle;
 
 use super::{anywhere, assert_clean};
-use crate::behaviours::work;
-use crate::how::How;
-use crate::suite::context::Context;
+use crate::behaviours::prelude::*;
 
 pub(super) async fn inspect(context: Arc<Context>) {
     let (name, one, two) = context.lock_of_two().await;
