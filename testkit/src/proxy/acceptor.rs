@@ -118,7 +118,6 @@ impl Acceptor {
     fn admit(&mut self, client: TcpStream, server: Option<TcpStream>) {
         if self.admission != Admission::Open {
             connection::close(client, Close::Fin);
-            self.shared.stats.send_modify(|stats| stats.turned_away += 1);
             return;
         }
         self.accepted += 1;

@@ -74,10 +74,7 @@ impl<'a> Outlet<'a> {
             let Some(Item { at, what, .. }) = item else { return pending().await };
             let end = match self.turn(at).await {
                 Err(how) => Some(how),
-                Ok(Passage::Closed) => {
-                    self.swallow(&what);
-                    None
-                }
+                Ok(Passage::Closed) => None,
                 Ok(Passage::Open) => self.pass(at, what).await,
             };
             if let Some(how) = end {
@@ -173,7 +170,6 @@ impl<'a> Outlet<'a> {
         let mut rest = bytes;
         while !rest.is_empty() && !self.receiver_gone {
             if let Passage::Closed = self.turn(at).await? {
-                self.count_swallowed(rest.len());
                 return Ok(());
             }
             let rate = self.settings.borrow().rate[self.direction as usize];
@@ -244,16 +240,6 @@ impl<'a> Outlet<'a> {
     fn look(&mut self) -> Verdict {
         let settings = self.settings.borrow_and_update();
         verdict(self.direction, self.link, &settings, Instant::now())
-    }
-
-    fn swallow(&self, what: &What) {
-        if let What::Bytes(bytes) | What::Injected(bytes) = what {
-            self.count_swallowed(bytes.len());
-        }
-    }
-
-    fn count_swallowed(&self, bytes: usize) {
-        self.shared.count(self.direction, |traffic| traffic.swallowed += bytes as u64);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a proxy counts.
 //!
-//! The counts are the events of a test: it waits until enough has been received, swallowed or
+//! The counts are the events of a test: it waits until enough has been received or
 //! dropped, and needs no sleep. They are of all connections together, since a test seldom knows
 //! which of a client's connections carries what.
 
@@ -10,8 +10,6 @@
 pub struct Stats {
     /// Connections accepted while the proxy was up.
     pub accepted: u64,
-    /// Connections accepted and closed at once while the proxy was cut.
-    pub turned_away: u64,
     /// Connections that are up now, on both sides.
     pub open: u64,
     /// Bytes from clients.
@@ -40,6 +38,4 @@ pub struct Traffic {
     pub received: u64,
     /// Handed to the receiver's socket, injected bytes included.
     pub forwarded: u64,
-    /// Lost in a black hole.
-    pub swallowed: u64,
 }
