@@ -19,15 +19,7 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn lease() -> io::Result<Port> {
-        const ATTEMPTS: usize = 1000;
-        let ports = below_outgoing();
-        for _ in 0..ATTEMPTS {
-            let number = ports.start + random_below(ports.end - ports.start);
-            if let Some(port) = Port::reserve(number) {
-                return Ok(port);
-            }
-        }
-        Err(none_free())
+        free(0, Port::reserve)
     }
 
     /// This port, if it is free.
@@ -41,19 +33,7 @@ impl Port {
 
     /// Two of which the second lies this much above the first.
     pub(crate) fn lease_two(above: u16) -> io::Result<(Port, Port)> {
-        const ATTEMPTS: usize = 1000;
-        let ports = below_outgoing();
-        // Some room, also where the outgoing range starts low.
-        let room = (ports.end - ports.start).saturating_sub(above).max(1000);
-        for _ in 0..ATTEMPTS {
-            let first = ports.start + random_below(room);
-            if let (Some(first), Some(second)) =
-                (Port::reserve(first), Port::reserve(first + above))
-            {
-                return Ok((first, second));
-            }
-        }
-        Err(none_free())
+        free(above, |first| Some((Port::reserve(first)?, Port::reserve(first + above)?)))
     }
 
     pub(crate) fn number(&self) -> u16 {
@@ -61,8 +41,14 @@ impl Port {
     }
 }
 
-fn none_free() -> io::Error {
-    io::Error::new(io::ErrorKind::AddrInUse, "no free port on 127.0.0.1")
+/// What `take` makes of a port that is free, as one so much above it is.
+fn free<T>(above: u16, take: impl Fn(u16) -> Option<T>) -> io::Result<T> {
+    const ATTEMPTS: usize = 1000;
+    let ports = below_outgoing();
+    // Some room, also where the outgoing range starts low.
+    let room = (ports.end - ports.start).saturating_sub(above).max(1000);
+    let taken = (0..ATTEMPTS).find_map(|_| take(ports.start + random_below(room)));
+    taken.ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free port on 127.0.0.1"))
 }
 
 fn below_outgoing() -> std::ops::Range<u16> {
