@@ -28,7 +28,7 @@ mod zookeeper;
 pub use deployment::{Deployment, Library};
 pub use fault::Fault;
 pub use lines::{Traffic, Wiring};
-pub use meter::{Meter, cpu_of};
+pub use meter::Meter;
 
 /// One kind of store that a deployment can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::lines::{Lines, Traffic};
+use crate::servers::process::cpu_ticks;
 use crate::servers::{TestPostgres, TestRedis, ZooKeeperServer};
 
 /// The usage of all servers of a store so far. `None`: the store does not have or report it.
@@ -87,7 +88,7 @@ impl Meter {
             );
             memory_bytes += size.await?.parse::<u64>().map_err(io::Error::other)?;
             keys += rows_of(server).await?;
-            cpu_s += cpu_of(server.pid())? + seconds(server.cpu_ticks_of_backends()?);
+            cpu_s += cpu_of(server.pid())?;
         }
         let meter = Meter::of_servers(lines, [commands, memory_bytes, keys], cpu_s);
         Ok(Meter { transaction_ids: Some(transaction_ids), ..meter })
@@ -142,23 +143,10 @@ fn number(text: &str, name: &str, separator: char) -> io::Result<u64> {
     field(text, name, separator)?.parse().map_err(io::Error::other)
 }
 
-/// What a process has used of all processors, in seconds.
-///
-/// # Errors
-/// When there is no such process, or no such file (proc(5)).
-pub fn cpu_of(process: u32) -> io::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The second field is a name in brackets that may hold anything; utime and stime are the 14th
-    // and 15th.
-    let ticks = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').skip(11).take(2));
-    let ticks: Option<Vec<u64>> = ticks.and_then(|it| it.map(|it| it.parse().ok()).collect());
-    let ticks = ticks.ok_or_else(|| io::Error::other("/proc/PID/stat is not understood"))?;
-    Ok(seconds(ticks.iter().sum()))
-}
-
+/// What a process and its children have used of all processors, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
-fn seconds(ticks: u64) -> f64 {
-    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+pub(super) fn cpu_of(process: u32) -> io::Result<f64> {
+    Ok(cpu_ticks(process)? as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 #[cfg(test)]

@@ -273,13 +273,6 @@ impl TestPostgres {
         self.sql(&end).await.map(drop)
     }
 
-    /// What all processes of the server have used of all processors so far, in clock ticks, except for the
-    /// first one.
-    #[cfg(feature = "stores")]
-    pub(crate) fn cpu_ticks_of_backends(&self) -> io::Result<u64> {
-        super::process::cpu_ticks_of_children(self.pid())
-    }
-
     fn socket(&self) -> PathBuf {
         socket_in(&self.running.home, self.port())
     }

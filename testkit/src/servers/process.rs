@@ -21,7 +21,7 @@ mod tree;
 
 use tree::children;
 #[cfg(feature = "stores")]
-pub(super) use tree::cpu_ticks_of_children;
+pub(crate) use tree::cpu_ticks;
 
 #[derive(Debug)]
 pub(super) struct Process {

@@ -19,19 +19,18 @@ pub(super) fn children(parent: u32) -> io::Result<Vec<ChildProcess>> {
     Ok(all()?.filter_map(child).collect())
 }
 
-/// What the children of a process have used of all processors, in clock ticks: those that it has waited for
-/// and those that live.
+/// What a process and its children, those that live and those that it has waited for, have used of all processors,
+/// in clock ticks.
 #[cfg(feature = "stores")]
-pub(in crate::servers) fn cpu_ticks_of_children(parent: u32) -> io::Result<u64> {
-    let mut ticks = 0;
-    for stat in all()? {
-        if u32::try_from(stat.id).is_ok_and(|id| id == parent) {
-            ticks += stat.number(13).unwrap_or(0) + stat.number(14).unwrap_or(0);
-        } else if stat.parent() == Some(parent) {
-            ticks += stat.number(11).unwrap_or(0) + stat.number(12).unwrap_or(0);
-        }
-    }
-    Ok(ticks)
+pub(crate) fn cpu_ticks(process: u32) -> io::Result<u64> {
+    let used =
+        |stat: Stat, times: usize| (11..11 + times).filter_map(|at| stat.number(at)).sum::<u64>();
+    let of = |stat: Stat| match u32::try_from(stat.id) {
+        Ok(id) if id == process => used(stat, 4),
+        _ if stat.parent() == Some(process) => used(stat, 2),
+        _ => 0,
+    };
+    Ok(all()?.map(of).sum())
 }
 
 /// What the kernel says about a process: proc(5).
