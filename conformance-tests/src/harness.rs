@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::network_fault::NetworkFault;
+use crate::url_params::with_params;
 
 pub(crate) mod memory;
 pub(crate) mod scratch;
@@ -271,43 +272,19 @@ impl Params {
     pub fn on_url(&self, url: &str) -> String {
         let ms = |time: Duration| format!("{}ms", time.as_millis());
         let ours = [
-            ("prefix", percent_encoded(&self.prefix)),
-            ("ttl", ms(self.ttl)),
-            ("unreachable_after", ms(self.unreachable_after)),
-            ("token_epoch", self.token_epoch.to_string()),
+            ("prefix", &*self.prefix),
+            ("ttl", &ms(self.ttl)),
+            ("unreachable_after", &ms(self.unreachable_after)),
+            ("token_epoch", &self.token_epoch.to_string()),
         ];
-        with(url, &ours)
+        with_params(url, &ours)
     }
 
     /// `url` with this prefix in place of its own, and nothing else changed.
     #[must_use]
     pub fn prefix_on_url(prefix: &str, url: &str) -> String {
-        with(url, &[("prefix", percent_encoded(prefix))])
+        with_params(url, &[("prefix", prefix)])
     }
-}
-
-fn with(url: &str, ours: &[(&str, String)]) -> String {
-    let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let kept = query.split('&').filter(|pair| {
-        let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
-        !pair.is_empty() && !ours.iter().any(|(ours, _)| *ours == name)
-    });
-    let ours = ours.iter().map(|(name, value)| format!("{name}={value}"));
-    let pairs: Vec<String> = kept.map(str::to_owned).chain(ours).collect();
-    format!("{base}?{}", pairs.join("&"))
-}
-
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b':' => {
-                encoded.push(char::from(byte));
-            }
-            other => encoded.push_str(&format!("%{other:02X}")),
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@
 //! without the suite. Servers, proxies and deployments for such tests are in
 //! `fencelock-testkit`, which depends on this crate.
 //!
-//! The cargo feature `suite`, on by default, is all of that. Without it, only [`NetworkFault`] and
-//! [`stopping`] remain: what `fencelock-testkit` needs for the tests of a service.
+//! The cargo feature `suite`, on by default, is all of that. Without it, only [`NetworkFault`],
+//! [`stopping`] and [`with_params`] remain: what `fencelock-testkit` needs for the tests of a service.
 
 #[cfg(feature = "suite")]
 pub mod behaviours;
@@ -40,8 +40,10 @@ pub mod stopping;
 mod suite;
 #[cfg(feature = "suite")]
 mod time;
+mod url_params;
 
 pub use network_fault::{NetworkFault, NewConnections};
+pub use url_params::with_params;
 #[cfg(feature = "suite")]
 pub use {
     behaviours::BEHAVIOURS,

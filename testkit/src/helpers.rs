@@ -193,13 +193,7 @@ pub async fn is_busy(locks: &Locks, name: &str) -> bool {
 /// The text of an error and of its causes.
 #[must_use]
 pub fn error_chain(error: &Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
-    words
+    crate::test_store::chain(error)
 }
 
 /// Stops a child process as SIGSTOP does, and waits until all its threads have stopped.

@@ -22,7 +22,7 @@ mod server;
 pub(crate) mod url;
 
 pub(crate) use case::MISSING;
-use case::chain;
+pub(crate) use case::chain;
 pub use case::{Case, StoreKind};
 pub(crate) use server::Unavailable;
 use server::{Opened, Server};
@@ -369,7 +369,7 @@ fn with_settings(case: Case, store: &str, scratch: &Scratch) -> String {
             params.push(("session", ttl));
         }
     }
-    url::with_params(store, &params)
+    fencelock_conformance::with_params(store, &params)
 }
 
 /// The servers before which a proxy can be put: not those whose certificates or redirections name

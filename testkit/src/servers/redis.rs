@@ -4,13 +4,13 @@
 //! several. It is asked through a connection of its own for each command, so that no client
 //! library's behaviour gets into a test's set-up.
 
-use std::fmt::Write as _;
 use std::io;
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::net::{TcpStream, UnixStream};
 
 use self::options::{RedisOptions, SERVER, config_file};
@@ -90,7 +90,7 @@ impl TestRedis {
     #[must_use]
     pub fn url(&self) -> String {
         let password = match &self.options.password {
-            Some(password) => format!(":{}@", escape(password)),
+            Some(password) => format!(":{}@", utf8_percent_encode(password, NON_ALPHANUMERIC)),
             None => String::new(),
         };
         let scheme = if self.options.tls.is_some() { "rediss" } else { "redis" };
@@ -184,17 +184,4 @@ pub(super) async fn is_served_from(directory: &Path, port: u16) -> io::Result<bo
 /// `host:port` of each, separated by commas.
 fn hosts(servers: &[TestRedis]) -> String {
     servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(",")
-}
-
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() {
-            escaped.push(char::from(byte));
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
 }

@@ -5,18 +5,6 @@ use std::net::IpAddr;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Result, Settings};
 
-/// `url` with these parameters in place of its own.
-pub(crate) fn with_params(url: &str, params: &[(&str, &str)]) -> String {
-    let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let kept = query.split('&').filter(|pair| {
-        let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
-        !pair.is_empty() && !params.iter().any(|(ours, _)| *ours == name)
-    });
-    let ours = params.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
-    let pairs: Vec<String> = kept.map(str::to_owned).chain(ours).collect();
-    if pairs.is_empty() { base.to_owned() } else { format!("{base}?{}", pairs.join("&")) }
-}
-
 /// The prefix of the names of locks that `url` sets, or the default one.
 ///
 /// # Errors
@@ -57,20 +45,10 @@ pub(crate) fn is_plain_postgres(url: &str) -> bool {
     }
 }
 
-fn encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
-}
-
 #[cfg(test)]
 mod tests {
+    use fencelock_conformance::with_params;
+
     use super::*;
 
     #[test]
