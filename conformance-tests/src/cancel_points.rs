@@ -5,7 +5,6 @@
 //! is complete before it is dropped: then each await on its way has been tried.
 
 use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Catches panics, so that an assertion in a behaviour becomes its failure and not the suite's.
 
 use std::any::Any;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;

@@ -6,7 +6,6 @@ pub(crate) mod needs;
 pub mod waiting;
 
 use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;

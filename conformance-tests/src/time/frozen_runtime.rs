@@ -5,7 +5,6 @@
 //! answer to a wake-up, no clean-up. A store that frees by time must free its locks meanwhile, and
 //! the client must find them lost when it continues.
 
-use std::future::Future;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 

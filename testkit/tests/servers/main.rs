@@ -5,7 +5,6 @@
 // Helpers are tests too, which the lint's own exception does not see.
 #![allow(clippy::unwrap_used)]
 
-use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! Any future may be dropped at any await point: nothing is left behind, and no other client's
 //! wake-up is lost (invariant 4, lessons 4 and 17).
 
-use std::future::Future;
-
 use fencelock_core::{Guard, Locks};
 use rand::RngExt;
 use tokio::time::Instant;

@@ -1,6 +1,5 @@
 //! The client and the server at the ends of a proxy, and what one reads of the other.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! The guard's futures, dropped at each of their awaits: the guard stays unchanged.
 
-use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencelock_core::{ErrorKind, Guard, Locks, LostReason};
