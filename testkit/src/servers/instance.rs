@@ -123,32 +123,13 @@ impl Instance {
     pub(super) async fn ready<Probe: Future<Output = io::Result<bool>>>(
         &self,
         within: Duration,
-        mut probe: impl FnMut() -> Probe,
+        probe: impl FnMut() -> Probe,
     ) -> Result<(), ServerError> {
-        const PAUSE: Duration = Duration::from_millis(20);
-        let deadline = Instant::now() + within;
-        loop {
-            let answer = probe().await;
-            // After the answer: it counts only if our own process could have given it.
+        let exited = || {
             let exited = self.with("waiting for", Process::exited)?;
-            if exited.is_none() && matches!(answer, Ok(true)) {
-                return Ok(());
-            }
-            let log = self.log_text();
-            if log.contains("Address already in use") {
-                return Err(ServerError::PortTaken { server: self.server });
-            }
-            let reason = match (exited, answer) {
-                (Some(status), _) => format!("it ended ({status})"),
-                (None, _) if Instant::now() < deadline => {
-                    sleep(PAUSE).await;
-                    continue;
-                }
-                (None, Err(error)) => format!("not ready after {within:?}: {error}"),
-                (None, Ok(_)) => format!("not ready after {within:?}: it is not serving"),
-            };
-            return Err(ServerError::NotReady { server: self.server, reason, log: tail(&log) });
-        }
+            Ok(exited.map(|status| format!("it ended ({status})")))
+        };
+        ready(self.server, within, probe, exited, || self.log_text()).await
     }
 
     /// The process id of the latest start.
@@ -247,10 +228,44 @@ impl Instance {
     }
 }
 
-pub(super) fn tail(log: &str) -> String {
+fn tail(log: &str) -> String {
     const LINES: usize = 15;
     let lines: Vec<_> = log.lines().collect();
     lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+/// Waits until the server answers as it should; `exited` says how it ended, if it did.
+pub(super) async fn ready<Probe: Future<Output = io::Result<bool>>>(
+    server: &'static str,
+    within: Duration,
+    mut probe: impl FnMut() -> Probe,
+    mut exited: impl FnMut() -> Result<Option<String>, ServerError>,
+    log: impl Fn() -> String,
+) -> Result<(), ServerError> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let deadline = Instant::now() + within;
+    loop {
+        let answer = probe().await;
+        // After the answer: it counts only if our own process could have given it.
+        let exited = exited()?;
+        if exited.is_none() && matches!(answer, Ok(true)) {
+            return Ok(());
+        }
+        let log = log();
+        if log.contains("Address already in use") {
+            return Err(ServerError::PortTaken { server });
+        }
+        let reason = match (exited, answer) {
+            (Some(how), _) => how,
+            (None, _) if Instant::now() < deadline => {
+                sleep(PAUSE).await;
+                continue;
+            }
+            (None, Err(error)) => format!("not ready after {within:?}: {error}"),
+            (None, Ok(_)) => format!("not ready after {within:?}: it is not serving"),
+        };
+        return Err(ServerError::NotReady { server, reason, log: tail(&log) });
+    }
 }
 
 /// The server's directory.

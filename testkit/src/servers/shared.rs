@@ -16,9 +16,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use tokio::time::{Instant, sleep};
 
-use super::instance::tail;
+use super::instance::ready;
 use super::process::Invocation;
 use super::unprivileged::{home, make_home};
 use super::version::missing;
@@ -199,33 +198,17 @@ impl SharedKind {
         keeper: &mut Child,
     ) -> Result<(), ServerError> {
         const READY: Duration = Duration::from_secs(60);
-        const PAUSE: Duration = Duration::from_millis(20);
-        let deadline = Instant::now() + READY;
-        loop {
-            let answer = self.answers(directory, port).await;
-            if matches!(answer, Ok(true)) {
-                return Ok(());
-            }
+        let log = || {
             let log = std::fs::read(directory.join("server.log")).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            if log.contains("Address already in use") {
-                return Err(ServerError::PortTaken { server: self.server() });
-            }
-            let exited = std::fs::read_to_string(directory.join("exited"));
-            let reason = match (exited, keeper.try_wait()) {
-                (Ok(code), _) => format!("it ended with code {}", code.trim()),
-                (_, Ok(Some(status))) => format!("its keeper ended ({status})"),
-                _ if Instant::now() < deadline => {
-                    sleep(PAUSE).await;
-                    continue;
-                }
-                _ => match answer {
-                    Err(error) => format!("not ready after {READY:?}: {error}"),
-                    Ok(_) => format!("not ready after {READY:?}: it is not serving"),
-                },
-            };
-            return Err(ServerError::NotReady { server: self.server(), reason, log: tail(&log) });
-        }
+            String::from_utf8_lossy(&log).into_owned()
+        };
+        let exited = || match (std::fs::read_to_string(directory.join("exited")), keeper.try_wait())
+        {
+            (Ok(code), _) => Ok(Some(format!("it ended with code {}", code.trim()))),
+            (_, Ok(Some(status))) => Ok(Some(format!("its keeper ended ({status})"))),
+            _ => Ok(None),
+        };
+        ready(self.server(), READY, || self.answers(directory, port), exited, log).await
     }
 
     fn io(self, doing: &'static str, source: io::Error) -> ServerError {

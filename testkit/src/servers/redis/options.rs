@@ -19,7 +19,6 @@ pub struct RedisOptions {
     pub(super) config: String,
     pub(super) password: Option<String>,
     pub(super) sentinel_password: Option<String>,
-    pub(super) append_only: bool,
     pub(super) unix_socket: bool,
     pub(super) in_cluster: bool,
     pub(super) tls: Option<Tls>,
@@ -38,7 +37,6 @@ impl RedisOptions {
             config: String::new(),
             password: None,
             sentinel_password: None,
-            append_only: false,
             unix_socket: false,
             in_cluster: false,
             tls: None,
@@ -93,9 +91,8 @@ impl RedisOptions {
 
     /// Keeps an append-only file, so that data outlives a restart and a kill.
     #[must_use]
-    pub fn append_only(mut self) -> Self {
-        self.append_only = true;
-        self
+    pub fn append_only(self) -> Self {
+        self.config("appendonly yes")
     }
 
     /// Listens on a Unix socket too: [`TestRedis::unix_socket`](super::TestRedis::unix_socket).
@@ -141,8 +138,6 @@ impl RedisOptions {
         }
         args.push("--dir".into());
         args.push(directory.into());
-        args.push("--appendonly".into());
-        args.push(if self.append_only { "yes" } else { "no" }.into());
         if let Some(password) = &self.password {
             args.extend(["--requirepass", password].map(Into::into));
         }
