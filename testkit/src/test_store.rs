@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fencelock_core::memory::Memory;
-use fencelock_core::url::{Connecting, StoreUrl};
+use fencelock_core::url::Connecting;
 use fencelock_core::{Error, ErrorKind, Locks, Result, Scratch, Settings, Ttl, parse_duration};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::proxy::{Direction, NetworkFault, Proxy};
+use crate::servers::Instance;
 
 mod case;
 mod server;
@@ -157,13 +158,9 @@ impl TestStore {
     /// # Errors
     /// [`ErrorKind::Unsupported`]: see [`TestStore`].
     pub async fn freeze(&self) -> Result<()> {
-        let frozen = match &self.inner.opened.server {
-            Server::Postgres(postgres) => postgres.freeze().await,
-            Server::Redis(redis) => redis.freeze().await,
-            Server::ZooKeeper(zookeeper) => zookeeper.servers()[0].freeze().await,
-            _ => return Err(self.needs_own_server("freeze")),
-        };
-        frozen.map_err(|cause| self.failed("freeze", &cause))
+        let own = self.inner.opened.server.own();
+        let own = own.ok_or_else(|| self.needs_own_server("freeze"))?;
+        own.freeze().await.map_err(|cause| self.failed("freeze", &cause))
     }
 
     /// Ends the server and starts it again with its data: Redis has an append-only file. It serves
@@ -189,12 +186,7 @@ impl TestStore {
     /// # Errors
     /// When a server that was frozen has ended.
     pub async fn heal(&self) -> Result<()> {
-        let thawed = match &self.inner.opened.server {
-            Server::Postgres(postgres) => postgres.thaw(),
-            Server::Redis(redis) => redis.thaw(),
-            Server::ZooKeeper(zookeeper) => zookeeper.servers()[0].thaw(),
-            _ => Ok(()),
-        };
+        let thawed = self.inner.opened.server.own().map_or(Ok(()), Instance::thaw);
         thawed.map_err(|cause| self.failed("heal", &cause))?;
         for proxy in &self.inner.proxies {
             proxy.heal().await.map_err(|cause| self.failed("heal", &cause))?;
@@ -234,13 +226,9 @@ impl TestStore {
             }
             Some(store) => {
                 let direct = with_settings(case, &store, &scratch);
-                let servers = servers(&store)?;
-                for (host, port) in &servers {
-                    let upstream = match host.contains(':') {
-                        true => format!("[{host}]:{port}"),
-                        false => format!("{host}:{port}"),
-                    };
-                    let proxy = Proxy::start(upstream).await.map_err(|cause| {
+                let servers = url::proxied(&store)?.map(|(_, servers)| servers);
+                for server in servers.unwrap_or_default() {
+                    let proxy = Proxy::start(server).await.map_err(|cause| {
                         Error::new(ErrorKind::Refused, "cannot start a proxy").caused_by(cause)
                     })?;
                     proxies.push(proxy);
@@ -370,16 +358,4 @@ fn with_settings(case: Case, store: &str, scratch: &Scratch) -> String {
         }
     }
     fencelock_conformance::with_params(store, &params)
-}
-
-/// The servers before which a proxy can be put: not those whose certificates or redirections name
-/// their addresses.
-fn servers(store: &str) -> Result<Vec<(String, u16)>> {
-    let parsed = StoreUrl::parse(store)?;
-    match parsed.scheme() {
-        "postgres" | "postgresql" if url::is_plain_postgres(store) => parsed.hosts(5432),
-        "redis" | "redlock" => parsed.hosts(6379),
-        "zk" | "zookeeper" if !store.contains("tls") => parsed.hosts(2181),
-        _ => Ok(Vec::new()),
-    }
 }

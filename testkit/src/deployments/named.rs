@@ -13,8 +13,7 @@ use super::deployment::{Deployment, unknown};
 use super::fault::Fault;
 use super::lines::{Lines, Wiring};
 use super::meter::Meter;
-use crate::proxy::{Framing, framing};
-use crate::test_store::url::{at_hosts, is_plain_postgres};
+use crate::test_store::url::{at_hosts, proxied};
 
 pub(super) struct Named {
     scheme: String,
@@ -34,22 +33,11 @@ impl Named {
         let scratch = Arc::new(scratch);
         let parsed = StoreUrl::parse(&url).map_err(io::Error::other)?;
         let scheme = parsed.scheme().to_owned();
-        let proxied: Option<(Framing, u16)> = match parsed.scheme() {
-            "postgres" | "postgresql" if is_plain_postgres(&url) => Some((framing::postgres, 5432)),
-            "redis" | "redlock" => Some((framing::resp, 6379)),
-            "zk" | "zookeeper" if !url.contains("tls") => Some((framing::zookeeper, 2181)),
-            _ => None,
-        };
-        let proxied = proxied.filter(|_| wiring != Wiring::Direct);
-        let Some((framing, port)) = proxied else {
+        let proxied = proxied(&url).map_err(io::Error::other)?;
+        let Some((framing, servers)) = proxied.filter(|_| wiring != Wiring::Direct) else {
             return Ok(Named { scheme, scratch, lines: None, url });
         };
-        let hosts = parsed.hosts(port).map_err(io::Error::other)?;
-        let hosts = hosts.into_iter().map(|(host, port)| match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        });
-        let lines = Lines::to(hosts, framing, wiring).await?;
+        let lines = Lines::to(servers, framing, wiring).await?;
         let url = at_hosts(&url, &lines.hosts());
         Ok(Named { scheme, scratch, lines: Some(lines), url })
     }

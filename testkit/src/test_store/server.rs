@@ -2,6 +2,7 @@
 //! of the test's own.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::OnceLock;
 
 use fencelock_core::url::StoreUrl;
@@ -13,7 +14,8 @@ use crate::servers::postgres_url;
 use crate::servers::process::Watchdog;
 use crate::servers::shared::zookeeper_options;
 use crate::servers::{
-    RedisOptions, ServerError, SharedKind, SharedServer, TestPostgres, TestRedis, TestZooKeeper,
+    Instance, RedisOptions, ServerError, SharedKind, SharedServer, TestPostgres, TestRedis,
+    TestZooKeeper,
 };
 
 /// What the test's store runs on.
@@ -33,6 +35,18 @@ pub(super) enum Server {
     ZooKeeper(TestZooKeeper),
 }
 
+impl Server {
+    /// The server of this test.
+    pub(super) fn own(&self) -> Option<&Instance> {
+        match self {
+            Server::Postgres(postgres) => Some(postgres),
+            Server::Redis(redis) => Some(redis),
+            Server::ZooKeeper(zookeeper) => zookeeper.servers().first().map(Deref::deref),
+            Server::None | Server::Given(_) | Server::Shared => None,
+        }
+    }
+}
+
 /// A store that can be connected to.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -47,14 +61,8 @@ pub(super) struct Opened {
 
 impl Opened {
     fn at(server: Server, url: String, directory: Option<TempDir>) -> Result<Opened, Unavailable> {
-        let own = match &server {
-            Server::Postgres(postgres) => Some(postgres.directory()),
-            Server::Redis(redis) => Some(redis.directory()),
-            Server::ZooKeeper(zookeeper) => Some(zookeeper.servers()[0].directory()),
-            Server::None | Server::Given(_) | Server::Shared => {
-                directory.as_ref().map(TempDir::path)
-            }
-        };
+        let own = server.own().map(Instance::directory);
+        let own = own.or_else(|| directory.as_ref().map(TempDir::path));
         let watchdog = own.map(Watchdog::that_deletes).transpose();
         let watchdog = watchdog
             .map_err(|error| Unavailable::new(format!("cannot watch over a directory: {error}")))?;
@@ -207,15 +215,14 @@ fn in_directory(variable: &str, given: Option<&str>) -> Result<Opened, Unavailab
 
 /// The port of the run's server. This process uses it until its end.
 fn shared(kind: SharedKind, runtime: &Runtime) -> Result<u16, Unavailable> {
-    static POSTGRES: OnceLock<Result<SharedServer, Unavailable>> = OnceLock::new();
-    static REDIS: OnceLock<Result<SharedServer, Unavailable>> = OnceLock::new();
-    static ZOOKEEPER: OnceLock<Result<SharedServer, Unavailable>> = OnceLock::new();
-    let (of_process, store) = match kind {
-        SharedKind::Postgres => (&POSTGRES, StoreKind::Postgres),
-        SharedKind::Redis => (&REDIS, StoreKind::Redis),
-        SharedKind::ZooKeeper => (&ZOOKEEPER, StoreKind::ZooKeeper),
+    static JOINED: [OnceLock<Result<SharedServer, Unavailable>>; 3] =
+        [const { OnceLock::new() }; 3];
+    let store = match kind {
+        SharedKind::Postgres => StoreKind::Postgres,
+        SharedKind::Redis => StoreKind::Redis,
+        SharedKind::ZooKeeper => StoreKind::ZooKeeper,
     };
-    let joined = of_process.get_or_init(|| {
+    let joined = JOINED[kind as usize].get_or_init(|| {
         let joined = runtime.block_on(SharedServer::join(kind));
         joined.map_err(|error| Unavailable::of(store, &error))
     });

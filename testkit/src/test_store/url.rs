@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use fencelock_core::url::StoreUrl;
 use fencelock_core::{Result, Settings};
 
+use crate::proxy::{Framing, framing};
+
 /// The prefix of the names of locks that `url` sets, or the default one.
 ///
 /// # Errors
@@ -30,7 +32,7 @@ pub(crate) fn at_hosts(url: &str, hosts: &str) -> String {
 
 /// Whether clients of this Postgres store do without TLS: by its parameter, or because its servers are on this
 /// machine. Behind a proxy they all would be, and their clients would send the password in the clear.
-pub(crate) fn is_plain_postgres(url: &str) -> bool {
+fn is_plain_postgres(url: &str) -> bool {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     match query.split('&').find_map(|pair| pair.strip_prefix("sslmode=")) {
         Some(mode) => mode == "disable",
@@ -43,6 +45,23 @@ pub(crate) fn is_plain_postgres(url: &str) -> bool {
             hosts.is_ok_and(|hosts| hosts.iter().all(|(host, _)| is_here(host)))
         }
     }
+}
+
+/// The servers before which a proxy can be put, and their protocol: not those whose certificates or redirections name
+/// their addresses.
+pub(crate) fn proxied(url: &str) -> Result<Option<(Framing, Vec<String>)>> {
+    let parsed = StoreUrl::parse(url)?;
+    let (framing, port): (Framing, u16) = match parsed.scheme() {
+        "postgres" | "postgresql" if is_plain_postgres(url) => (framing::postgres, 5432),
+        "redis" | "redlock" => (framing::resp, 6379),
+        "zk" | "zookeeper" if !url.contains("tls") => (framing::zookeeper, 2181),
+        _ => return Ok(None),
+    };
+    let address = |(host, port): (String, u16)| match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    };
+    Ok(Some((framing, parsed.hosts(port)?.into_iter().map(address).collect())))
 }
 
 #[cfg(test)]
