@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::de::{IntoDeserializer, value};
 use serde::{Deserialize, Serialize};
 
 /// How often each kind of error was answered.
@@ -49,13 +50,10 @@ impl fmt::Display for Only {
 }
 
 impl FromStr for Only {
-    type Err = String;
+    type Err = value::Error;
 
-    fn from_str(word: &str) -> Result<Only, String> {
-        [Only::Locks, Only::Cells]
-            .into_iter()
-            .find(|only| only.to_string() == word)
-            .ok_or_else(|| "expected locks or cells".to_owned())
+    fn from_str(word: &str) -> Result<Only, value::Error> {
+        Only::deserialize(word.into_deserializer())
     }
 }
 

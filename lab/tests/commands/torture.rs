@@ -74,7 +74,7 @@ async fn mistakes_are_one_clear_error() {
     for (arguments, code, says) in [
         (&["reddis"][..], 64, "zookeeper-3, or the URL"),
         (&["redis", "--fault", "earthquake"], 64, ", server-frozen, "),
-        (&["file", "--only", "doors"], 64, "expected locks or cells"),
+        (&["file", "--only", "doors"], 64, "expected `locks` or `cells`"),
         (&[ABSENT], 69, "127.0.0.1:1"),
     ] {
         let (exit, printed) = run(arguments).await;
