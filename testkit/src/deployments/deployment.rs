@@ -105,14 +105,18 @@ pub trait Deployment: Send + Sync {
     ///
     /// # Errors
     /// When it cannot be done, or the servers do not come back.
-    async fn inflict(&self, fault: Fault, during: Duration) -> io::Result<()>;
+    async fn inflict(&self, fault: Fault, _during: Duration) -> io::Result<()> {
+        Err(unknown(fault))
+    }
 
     /// What holders and waiters left in the servers, read without the library. Empty once all
-    /// clients have left.
+    /// clients have left, and where only the library can read it.
     ///
     /// # Errors
     /// When the servers cannot be asked.
-    async fn leftovers(&self) -> io::Result<Vec<String>>;
+    async fn leftovers(&self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 
     /// The part of a user's store that the run works in, to be cleared when all its clients have
     /// ended. Servers that were started for the run end with it.

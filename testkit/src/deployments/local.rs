@@ -2,13 +2,11 @@
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tempfile::TempDir;
 
-use super::deployment::{Deployment, unknown};
-use super::fault::Fault;
+use super::deployment::Deployment;
 use super::meter::Meter;
 
 pub(super) struct Memory;
@@ -25,15 +23,6 @@ impl Deployment for Memory {
 
     fn shares_between_processes(&self) -> bool {
         false
-    }
-
-    async fn inflict(&self, fault: Fault, _: Duration) -> io::Result<()> {
-        Err(unknown(fault))
-    }
-
-    /// It is gone with the process.
-    async fn leftovers(&self) -> io::Result<Vec<String>> {
-        Ok(Vec::new())
     }
 }
 
@@ -57,15 +46,6 @@ impl Deployment for Directory {
 
     async fn meter(&self) -> io::Result<Meter> {
         Ok(Meter { keys: Some(entries_below(self.0.path())?), ..Meter::default() })
-    }
-
-    async fn inflict(&self, fault: Fault, _: Duration) -> io::Result<()> {
-        Err(unknown(fault))
-    }
-
-    /// A lock's files stay, for its token; what is in them, only the library reads.
-    async fn leftovers(&self) -> io::Result<Vec<String>> {
-        Ok(Vec::new())
     }
 }
 

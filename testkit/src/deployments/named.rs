@@ -81,9 +81,4 @@ impl Deployment for Named {
     fn scratch(&self) -> Option<Arc<ScratchStore>> {
         Some(self.scratch.clone())
     }
-
-    /// The library reports what is under its prefix; the user's servers are not to be searched.
-    async fn leftovers(&self) -> io::Result<Vec<String>> {
-        Ok(Vec::new())
-    }
 }

@@ -178,14 +178,6 @@ mod tests {
         fn may_lose_data(&self, fault: Fault) -> bool {
             fault == Fault::DataLost
         }
-
-        async fn inflict(&self, _: Fault, _: Duration) -> io::Result<()> {
-            Ok(())
-        }
-
-        async fn leftovers(&self) -> io::Result<Vec<String>> {
-            Ok(Vec::new())
-        }
     }
 
     fn profile() -> Profile {
