@@ -199,7 +199,7 @@ impl AcquireLoop<'_> {
 
     /// Makes one attempt, unless the wait limit or the store's silence ends it.
     async fn attempt(&self, asked: Moment) -> Result<Result<AttemptOutcome>> {
-        self.wait.asked(asked);
+        self.wait.asked_for_caller(asked);
         let mut attempt = self.cleanup.acquisition.attempt();
         // The store may answer at once; then no timer is needed.
         if let Poll::Ready(answer) = poll_once(attempt.as_mut()).await {

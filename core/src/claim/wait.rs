@@ -37,6 +37,9 @@ pub(crate) struct Answers {
     /// When the first request was sent that the store has not answered since: none, if it owes no
     /// answer. Waiting for a wake-up is not silence, however long it takes.
     asked: Option<Moment>,
+    /// When the first of them was sent for which the caller waits: an attempt, or the question at the end of its limit. A
+    /// look goes behind all others, and is late where there are many.
+    awaited: Option<Moment>,
     /// When it answered last that the lock is busy, and how long after the request.
     busy: Option<(Moment, Duration)>,
     /// What it has answered since.
@@ -77,7 +80,7 @@ impl Answers {
     /// this machine.
     pub(crate) fn at_limit(&self, now: Moment, is_ours: bool) -> LimitEnd {
         let patience = patience(self.busy.map_or(Duration::ZERO, |(_, took)| took));
-        match (self.busy, self.asked) {
+        match (self.busy, self.awaited) {
             _ if self.has_failed() => LimitEnd::Unreachable,
             (Some((at, _)), _) if now < at + patience => LimitEnd::NotGranted,
             (_, Some(asked)) if now < asked + patience => LimitEnd::Await(asked + patience),
@@ -103,9 +106,17 @@ impl Wait {
         self.answers.lock().asked.get_or_insert(now);
     }
 
+    /// Its caller waits for the answer.
+    pub(crate) fn asked_for_caller(&self, now: Moment) {
+        let mut answers = self.answers.lock();
+        answers.asked.get_or_insert(now);
+        answers.awaited.get_or_insert(now);
+    }
+
     /// The claim has its place in the queue.
     pub(crate) fn answered(&self, now: Moment) {
         let mut answers = self.answers.lock();
+        answers.awaited = None;
         let took = answers.asked.take().map_or(Duration::ZERO, |asked| now.duration_since(asked));
         (answers.busy, answers.failed) = (Some((now, took)), None);
         drop(answers);
@@ -115,7 +126,7 @@ impl Wait {
     /// It may have the lock: a limit that ends now waits for the attempt that follows.
     pub(crate) fn may_be_granted(&self, now: Moment) {
         let mut answers = self.answers.lock();
-        (answers.asked, answers.failed) = (Some(now), None);
+        (answers.asked, answers.awaited, answers.failed) = (Some(now), Some(now), None);
     }
 
     /// The answer was an error: the silence continues.
@@ -203,7 +214,8 @@ mod tests {
             ),
         ] {
             let busy = busy.map(|(when, took)| (at(when), ms(took)));
-            let answers = Answers { asked: asked.map(at), busy, failed: None };
+            let awaited = asked.map(at);
+            let answers = Answers { asked: awaited, awaited, busy, failed: None };
             assert_eq!(answers.at_limit(at(now), false), means, "{busy:?} {asked:?}");
             assert_eq!(answers.at_limit(at(now), true), if_ours, "{busy:?} {asked:?}, ours");
             let turn = Answers { busy: None, ..answers.clone() }.or_turn(busy);

@@ -74,16 +74,14 @@ impl RenewalWorker {
         self.insert(wait.cleanup.claim().id, next_check(check_after, now), Task::Wait(wait))
     }
 
-    /// Checks `wait` now, unless a request of it is under way.
+    /// Checks `wait` now, also while a look is under way.
     pub(crate) fn check_now(&self, wait: &Wait, now: Moment) {
-        wait.asked(now);
+        wait.asked_for_caller(now);
         let claim = wait.cleanup.claim();
         claim.is_awaited.store(true, Ordering::Relaxed);
         let id = claim.id;
         let mut schedule = self.schedule.lock();
-        if let Some(Entry { in_flight: InFlight::No, task: Task::Wait(_), .. }) =
-            schedule.get_mut(id)
-        {
+        if let Some(Entry { task: Task::Wait(_), .. }) = schedule.get_mut(id) {
             schedule.move_to(id, now, InFlight::No);
             self.wake_if_earlier(&schedule, now);
         }

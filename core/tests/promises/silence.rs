@@ -224,6 +224,22 @@ async fn an_answer_that_a_process_was_too_busy_to_read_counts() {
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::WaitTimedOut);
 }
 
+/// Looks go behind all else, and are late where there are many.
+#[tokio::test(start_paused = true)]
+async fn a_late_look_is_no_silence() {
+    let check = |asked: Many| async move {
+        if Claim::check_priority(asked.of.iter()) == Priority::Look {
+            pending().await
+        } else {
+            again(&asked, SECOND)
+        }
+    };
+    let script = Script::new().attempts(|_| async { waiting(SECOND) }).checks(check);
+    let (_store, locks) = script.connect();
+    let ended = locks.lock("a").wait_at_most(5 * SECOND).acquire().await;
+    assert_eq!(ended.map(drop).unwrap_err().kind(), ErrorKind::WaitTimedOut);
+}
+
 /// Its wake-up was lost: the question at the end of its limit finds it.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_nobody_told_of_is_taken_at_the_end_of_a_limit() {
