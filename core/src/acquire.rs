@@ -175,7 +175,7 @@ impl AcquireLoop<'_> {
                     return Err(self.busy());
                 }
                 Ok(AttemptOutcome::Waiting { check_after }) => {
-                    self.wait.answered(self.client.now());
+                    self.client.worker.answered(&self.wait, self.client.now());
                     backoff = Backoff::start();
                     self.wait_for_wake_up(check_after).await?;
                 }
@@ -350,7 +350,8 @@ pub(crate) fn at_limit(
     limit: Duration,
 ) -> std::result::Result<Error, Moment> {
     let (now, answers) = (client.now(), wait.answers().or_turn(turn));
-    match answers.at_limit(now, false) {
+    let others = client.worker.last_answer();
+    match answers.at_limit(now, false, others) {
         LimitEnd::NotGranted => Ok(not_granted(limit)),
         LimitEnd::Await(until) => Err(until),
         LimitEnd::Ask => {
@@ -361,7 +362,7 @@ pub(crate) fn at_limit(
         LimitEnd::Unreachable => {
             let cause = wait.cause();
             let is_ours = cause.as_ref().is_some_and(|cause| cause.kind() == ErrorKind::Busy);
-            let error = match answers.at_limit(now, is_ours) {
+            let error = match answers.at_limit(now, is_ours, others) {
                 LimitEnd::NotGranted => not_granted(limit),
                 _ => unanswered(limit),
             };

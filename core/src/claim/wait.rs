@@ -77,9 +77,13 @@ impl Answers {
     }
 
     /// What the end of a limit means `now`. `is_ours`: an unanswered request waits for something of this process, or of
-    /// this machine.
-    pub(crate) fn at_limit(&self, now: Moment, is_ours: bool) -> LimitEnd {
-        let patience = patience(self.busy.map_or(Duration::ZERO, |(_, took)| took));
+    /// this machine. `others`: when another wait of this client was answered last; a store that answers since then is slow,
+    /// not silent.
+    pub(crate) fn at_limit(&self, now: Moment, is_ours: bool, others: Moment) -> LimitEnd {
+        let patience = match self.awaited {
+            Some(asked) if others > asked => PATIENCE[1],
+            _ => patience(self.busy.map_or(Duration::ZERO, |(_, took)| took)),
+        };
         match (self.busy, self.awaited) {
             _ if self.has_failed() => LimitEnd::Unreachable,
             (Some((at, _)), _) if now < at + patience => LimitEnd::NotGranted,
@@ -216,14 +220,22 @@ mod tests {
             let busy = busy.map(|(when, took)| (at(when), ms(took)));
             let awaited = asked.map(at);
             let answers = Answers { asked: awaited, awaited, busy, failed: None };
-            assert_eq!(answers.at_limit(at(now), false), means, "{busy:?} {asked:?}");
-            assert_eq!(answers.at_limit(at(now), true), if_ours, "{busy:?} {asked:?}, ours");
+            assert_eq!(answers.at_limit(at(now), false, at(0)), means, "{busy:?} {asked:?}");
+            assert_eq!(answers.at_limit(at(now), true, at(0)), if_ours, "{busy:?} {asked:?}, ours");
             let turn = Answers { busy: None, ..answers.clone() }.or_turn(busy);
-            assert_eq!(turn.at_limit(at(now), false), means, "{busy:?} {asked:?}, by a turn");
+            assert_eq!(
+                turn.at_limit(at(now), false, at(0)),
+                means,
+                "{busy:?} {asked:?}, by a turn"
+            );
             let failed = |kind| Answers { failed: Some(Error::new(kind, "")), ..answers.clone() };
-            let unreachable = failed(ErrorKind::Unreachable).at_limit(at(now), true);
+            let unreachable = failed(ErrorKind::Unreachable).at_limit(at(now), true, at(0));
             assert_eq!(unreachable, LimitEnd::Unreachable);
-            assert_eq!(failed(ErrorKind::Busy).at_limit(at(now), true), if_ours, "a latch of ours");
+            assert_eq!(
+                failed(ErrorKind::Busy).at_limit(at(now), true, at(0)),
+                if_ours,
+                "a latch of ours"
+            );
         }
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct RenewalWorker {
     /// Wakes the task: something is due before the end of its sleep.
     earlier: Notify,
     last_id: AtomicU64,
+    /// When any wait was answered last, in ns.
+    last_answer: AtomicU64,
 }
 
 impl RenewalWorker {
@@ -85,6 +87,16 @@ impl RenewalWorker {
             schedule.move_to(id, now, InFlight::No);
             self.wake_if_earlier(&schedule, now);
         }
+    }
+
+    /// The store has told `wait` that the lock is busy.
+    pub(crate) fn answered(&self, wait: &Wait, now: Moment) {
+        self.last_answer.store(now.as_nanos(), Ordering::Relaxed);
+        wait.answered(now);
+    }
+
+    pub(crate) fn last_answer(&self) -> Moment {
+        Moment::from_nanos(self.last_answer.load(Ordering::Relaxed))
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -267,7 +279,7 @@ impl RenewalWorker {
                         RECHECK
                     }
                     Ok(WaiterCheck::Again(after)) => {
-                        wait.answered(now);
+                        self.answered(wait, now);
                         *after
                     }
                     Err(error) => {

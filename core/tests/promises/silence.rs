@@ -240,6 +240,26 @@ async fn a_late_look_is_no_silence() {
     assert_eq!(ended.map(drop).unwrap_err().kind(), ErrorKind::WaitTimedOut);
 }
 
+/// Behind requests of thousands of other waits.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_others_is_not_silent() {
+    let check = |asked: Many| async move {
+        match asked.of[0].name().as_str() {
+            "a" => pending().await,
+            _ => again(&asked, ms(100)),
+        }
+    };
+    let script = Script::new().attempts(|_| async { waiting(ms(100)) }).checks(check);
+    let (_store, locks) = script.connect();
+    let ended = async |name, limit| {
+        let ended = locks.lock(name).wait_at_most(limit).acquire().await;
+        ended.map(drop).unwrap_err().kind()
+    };
+    let (a, _other) = tokio::join!(ended("a", ms(1_500)), ended("b", 5 * SECOND));
+    assert_eq!(a, ErrorKind::WaitTimedOut);
+    assert_eq!(ended("a", ms(1_500)).await, ErrorKind::Unreachable);
+}
+
 /// Its wake-up was lost: the question at the end of its limit finds it.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_nobody_told_of_is_taken_at_the_end_of_a_limit() {

@@ -73,7 +73,7 @@ async fn only_cells_are_used_if_these_are_asked_for() {
 async fn mistakes_are_one_clear_error() {
     for (arguments, code, says) in [
         (&["reddis"][..], 64, "zookeeper-3, or the URL"),
-        (&["redis", "--fault", "earthquake"], 64, ", server-frozen, "),
+        (&["redis", "--fault", "earthquake"], 64, "`server-frozen`"),
         (&["file", "--only", "doors"], 64, "expected `locks` or `cells`"),
         (&[ABSENT], 69, "127.0.0.1:1"),
     ] {
