@@ -49,12 +49,12 @@ impl Signals {
         .await
     }
 
-    /// What has already arrived.
-    pub async fn pending(&mut self) -> Option<Signal> {
+    /// Discards what has already arrived.
+    pub async fn discard_pending(&mut self) {
         tokio::select! {
             biased;
-            signal = self.next() => Some(signal),
-            () = std::future::ready(()) => None,
+            _ = self.next() => {}
+            () = std::future::ready(()) => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use fencelock::{Guard, Liveness, Locks, LostReason, Moment};
 use fencelock_cli::signals::Signals;
 use rustix::io::Errno;
 use rustix::process::Signal;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::exit::Outcome;
 use super::plan::{Kind, Margins, OnLost, Plan};
@@ -25,6 +25,9 @@ const HOLD_LIMIT: &str = "the limit set by --hold-at-most was reached";
 
 /// A SIGTERM that comes so soon after another one is the same.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
+/// How much later than its job this process may get the SIGTERM of a shutdown.
+const SHUTDOWN: Duration = Duration::from_millis(50);
 
 /// How long standard error may delay the signal that follows a report: less than the time between SIGKILL
 /// and the lock's end.
@@ -351,10 +354,9 @@ impl Supervisor<'_> {
         let lent = terminal.take_back();
         terminal.stop_our_job(stop_asked && !lent);
         // Here this process was continued, perhaps much later. SIGCONT is read at once.
-        let was_stopped =
-            tokio::time::timeout(Duration::from_millis(100), self.continued.next()).await.is_ok();
+        let was_stopped = timeout(Duration::from_millis(100), self.continued.next()).await.is_ok();
         // So is the signal that stopped our job, which is not for the command again.
-        self.stop_keys.pending().await;
+        self.stop_keys.discard_pending().await;
         if wants_terminal && !was_stopped {
             // No shell could ever give it the terminal. The kernel does this to such a job.
             self.child.signal(Signal::HUP);
@@ -424,9 +426,16 @@ impl Supervisor<'_> {
     /// The command has ended. Processes that it left in the background continue, as with flock, unless
     /// the lock ended first, or the command did not end by itself.
     async fn ended(&mut self, end: End) -> Outcome {
-        // Later ones came after its end, and say nothing of it.
-        while let Some(signal) = self.signals.pending().await {
+        // Later ones came after its end, and say nothing of it. A shutdown signals all processes one after the other, and
+        // many end with 0 then.
+        let may_be_cut_short = end == End::Exited(0)
+            && matches!(self.deadline.plan.own.kind, Kind::Tick(tick) if tick.may_be_repeated());
+        let wait = if may_be_cut_short { SHUTDOWN } else { Duration::ZERO };
+        while let Ok(signal) = timeout(wait, self.signals.next()).await {
             self.note_quit(signal);
+            if signal == Signal::TERM {
+                self.end_asked.get_or_insert(Asked::Command { rest_at: Instant::now() });
+            }
         }
         let had_terminal = self.release_terminal();
         let goes_on = self.deadline.plan.own.on_lost == OnLost::Continue;

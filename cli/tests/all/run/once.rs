@@ -8,7 +8,7 @@ use fencelock_testkit::servers::{TestPostgres, TestZooKeeper};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Job, Scratch, is_dead, pid, redis, said};
+use crate::support::{Job, Scratch, children, eventually, is_dead, pid, redis, said, state};
 
 /// So long that no test meets the end of a tick.
 const PER: [&str; 2] = ["--per", "365d"];
@@ -75,6 +75,26 @@ fn a_command_that_exits_with_0_after_a_sigterm_is_not_done() {
         assert_eq!(job.complaints().contains("this tick is not done"), code != 0);
     }
     assert_skipped(&once(&here, &["job", "--", "echo", "again"]));
+}
+
+/// The wrapper hears of both at the same time: the end of its job, and the SIGTERM that ended that.
+#[test]
+fn a_shutdown_that_signals_all_processes_leaves_no_tick_done() {
+    let here = Scratch::new();
+    let script = "trap 'exit 0' TERM; setsid sh -c 'echo up $$; sleep 1000; :' & wait; exit 0";
+    let mut job = start(&here, &["job", "--", "bash", "-c", script]);
+    let line = job.line();
+    let left = pid(line.strip_prefix("up ").expect("a number"));
+    let watchdog = children(job.pid())[0];
+    let command = children(watchdog)[0];
+    job.send(Signal::STOP);
+    job.send(Signal::TERM);
+    rustix::process::kill_process(command, Signal::TERM).unwrap();
+    eventually("its job has ended", || state(command) == Some('Z'));
+    job.send(Signal::CONT);
+    assert_eq!(job.code(), 143);
+    assert!(is_dead(left), "with what it has left");
+    assert_eq!(said(&once(&here, &["job", "--", "echo", "ran"])).1, "ran\n");
 }
 
 #[test]
