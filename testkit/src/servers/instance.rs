@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::process::{Invocation, Process};
 use super::version::missing;
-use super::{ServerError, certificates};
+use super::{ServerError, certificates, failed};
 use crate::port::Port;
 
 /// How long one question to a server may take.
@@ -46,13 +46,12 @@ impl Instance {
         server: &'static str,
         package: &'static str,
     ) -> Result<Self, ServerError> {
-        let io = |doing| move |source| ServerError::Io { server, doing, source };
         let directory = tempfile::Builder::new().prefix(&format!("fencelock-{package}-")).tempdir();
-        let directory = directory.map_err(io("making a directory for"))?;
+        let directory = directory.map_err(failed(server, "making a directory for"))?;
         Ok(Self {
             server,
             package,
-            port: port.map_err(io("finding a port for"))?,
+            port: port.map_err(failed(server, "finding a port for"))?,
             process: Mutex::default(),
             directory: Directory { server, tree: Some(directory), keep: AtomicBool::new(false) },
             starts: AtomicU32::new(0),
@@ -112,7 +111,7 @@ impl Instance {
             if source.kind() == io::ErrorKind::NotFound {
                 self.missing(command.program.to_string_lossy())
             } else {
-                self.io("starting", source)
+                failed(self.server, "starting")(source)
             }
         })?;
         *self.process() = Some(process);
@@ -198,10 +197,6 @@ impl Instance {
         ServerError::NotInstalled { server, missing: missing(&path.into()), package }
     }
 
-    pub(super) fn io(&self, doing: &'static str, source: io::Error) -> ServerError {
-        ServerError::Io { server: self.server, doing, source }
-    }
-
     fn with<R>(
         &self,
         doing: &'static str,
@@ -211,7 +206,7 @@ impl Instance {
             Some(process) => act(process),
             None => Err(io::Error::new(io::ErrorKind::NotFound, "it was never started")),
         }
-        .map_err(|source| self.io(doing, source))
+        .map_err(failed(self.server, doing))
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {

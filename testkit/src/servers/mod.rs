@@ -114,3 +114,8 @@ where
         }
     }
 }
+
+/// What became of the server, for an error while doing something to it.
+fn failed(server: &'static str, doing: &'static str) -> impl Fn(io::Error) -> ServerError + Copy {
+    move |source| ServerError::Io { server, doing, source }
+}

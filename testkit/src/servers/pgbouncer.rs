@@ -15,7 +15,7 @@ use super::postgres::wire::{self, socket_in};
 use super::postgres::{ADMIN, DATABASE, PASSWORD, USER, url_of};
 use super::unprivileged::{self, make_home};
 use super::version::pgbouncer_program;
-use super::{ServerError, started};
+use super::{ServerError, failed, started};
 
 const SERVER: &str = "pgbouncer";
 const READY: Duration = Duration::from_secs(30);
@@ -99,11 +99,10 @@ impl PgBouncerOptions {
 
     async fn start_once(&self, server: SocketAddr) -> Result<TestPgBouncer, ServerError> {
         let instance = Instance::new(SERVER, "pgbouncer")?;
-        let home = make_home(instance.directory()).map_err(|e| instance.io("preparing", e))?;
+        let home = make_home(instance.directory()).map_err(failed(SERVER, "preparing"))?;
         let (program, database) = (self.program.clone(), self.database.clone());
         let pooler = TestPgBouncer { instance, home, program, database };
-        let configured = self.configure(&pooler, server);
-        configured.map_err(|e| pooler.instance.io("configuring", e))?;
+        self.configure(&pooler, server).map_err(failed(SERVER, "configuring"))?;
         pooler.launch().await?;
         Ok(pooler)
     }

@@ -24,7 +24,7 @@ use super::eventually::{PATIENCE, eventually, not_yet};
 use super::instance::{ANSWER, Instance};
 use super::process::Watchdog;
 use super::unprivileged::{self, make_home};
-use super::{ServerError, started};
+use super::{ServerError, failed, started};
 
 pub(super) mod options;
 mod standby;
@@ -87,7 +87,7 @@ impl PostgresOptions {
         let started = server.get_or_try_init(|| async {
             let server = self.start().await?;
             let deleted = Watchdog::that_deletes(server.directory());
-            let watchdog = deleted.map_err(|e| server.running.instance.io("watching", e))?;
+            let watchdog = deleted.map_err(failed(SERVER, "watching"))?;
             Ok((server, watchdog))
         });
         started.await?.0.database("").await
@@ -112,23 +112,22 @@ impl PostgresOptions {
     async fn start_once(self, primary: Option<SocketAddr>) -> Result<TestPostgres, ServerError> {
         let instance = Instance::new(SERVER, "postgresql")?;
         let programs = self.programs_or_missing().map_err(|missing| instance.missing(missing))?;
-        let home = make_home(instance.directory()).map_err(|e| instance.io("preparing", e))?;
+        let home = make_home(instance.directory()).map_err(failed(SERVER, "preparing"))?;
         if let Some(tls) = &self.tls {
             let certified = certify(tls, instance.directory(), &home);
-            certified.map_err(|e| instance.io("making certificates for", e))?;
+            certified.map_err(failed(SERVER, "making certificates for"))?;
         }
         if primary.is_none() {
             let data = data_in(&home);
             let initialised = blocking(move || template::copy_to(&data, &programs)).await;
-            initialised.map_err(|e| instance.io("making the data of", e))?;
+            initialised.map_err(failed(SERVER, "making the data of"))?;
         }
         let running = Arc::new(Running { instance, home, options: self });
         let postgres = TestPostgres { running, database: DATABASE.to_owned() };
         match primary {
             Some(primary) => postgres.become_standby_of(primary).await?,
             None => {
-                let configured = postgres.configure(None);
-                configured.map_err(|e| postgres.running.instance.io("configuring", e))?;
+                postgres.configure(None).map_err(failed(SERVER, "configuring"))?;
                 postgres.launch().await?;
             }
         }
@@ -163,8 +162,7 @@ impl TestPostgres {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let database = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let create = format!("CREATE DATABASE {database} OWNER {USER} {options}");
-        let created = self.sql_within(&create, PATIENCE).await;
-        created.map_err(|e| self.running.instance.io("making a database of", e))?;
+        self.sql_within(&create, PATIENCE).await.map_err(failed(SERVER, "making a database of"))?;
         Ok(Self { running: self.running.clone(), database })
     }
 
@@ -244,7 +242,7 @@ impl TestPostgres {
     /// # Errors
     /// When it does not get ready.
     pub async fn kill_backend(&self) -> Result<(), ServerError> {
-        let refused = |e| self.running.instance.io("killing a process of", e);
+        let refused = failed(SERVER, "killing a process of");
         // It lives as long as the server, so that its id is not another process's by now.
         let writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
         let before = self.sql(writer).await.map_err(refused)?;

@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use self::options::{RedisOptions, SERVER, config_file};
 use self::resp::{encode, render, replies};
 use super::instance::{Instance, ask};
-use super::{ServerError, started};
+use super::{ServerError, failed, started};
 use crate::port::Port;
 
 pub(super) mod cluster;
@@ -66,10 +66,9 @@ impl RedisOptions {
         let (client, bus) =
             ports.map_or_else(|e| (Err(e), None), |(client, bus)| (Ok(client), bus));
         let instance = Instance::on(client, SERVER, "redis-server")?;
-        self.configure(instance.directory()).map_err(|e| instance.io("configuring", e))?;
+        self.configure(instance.directory()).map_err(failed(SERVER, "configuring"))?;
         if let Some(tls) = &self.tls {
-            let certified = tls.certify(instance.directory());
-            certified.map_err(|e| instance.io("making certificates for", e))?;
+            tls.certify(instance.directory()).map_err(failed(SERVER, "making certificates for"))?;
         }
         let redis = TestRedis { instance, bus, options: self };
         redis.launch().await?;
@@ -149,10 +148,6 @@ impl TestRedis {
         self.options.password.as_deref()
     }
 
-    fn refused(&self, doing: &'static str, answer: io::Error) -> ServerError {
-        self.instance.io(doing, answer)
-    }
-
     async fn launch(&self) -> Result<(), ServerError> {
         let invocation = self.options.invocation(self.directory(), self.port());
         self.instance.launch(&invocation)?;
@@ -166,7 +161,7 @@ impl TestRedis {
             })
             .await?;
         if !self.options.after_start.is_empty() {
-            self.command(self.options.after_start).await.map_err(|e| self.refused("tuning", e))?;
+            self.command(self.options.after_start).await.map_err(failed(SERVER, "tuning"))?;
         }
         Ok(())
     }

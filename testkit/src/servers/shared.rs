@@ -21,7 +21,7 @@ use super::instance::ready;
 use super::process::Invocation;
 use super::unprivileged::{home, make_home};
 use super::version::missing;
-use super::{PostgresOptions, RedisOptions, ServerError, ZooKeeperOptions, started};
+use super::{PostgresOptions, RedisOptions, ServerError, ZooKeeperOptions, failed, started};
 use crate::port::Port;
 
 mod registry;
@@ -63,14 +63,14 @@ impl SharedServer {
         kind.invocation(Path::new(""), 0)?;
         // Held until the server is ready, so that a run has one: the others wait here.
         let registry = Registry::lock(kind.package(), &kind.version()).await;
-        let mut registry = registry.map_err(|e| kind.io("finding the run's", e))?;
+        let mut registry = registry.map_err(failed(kind.server(), "finding the run's"))?;
         if let Some(directory) = registry.current()
             && let Some(server) = SharedServer::join_at(kind, directory).await
         {
             return Ok(server);
         }
         let server = SharedServer::start(kind).await?;
-        registry.set(&server.directory).map_err(|e| kind.io("registering", e))?;
+        registry.set(&server.directory).map_err(failed(kind.server(), "registering"))?;
         Ok(server)
     }
 
@@ -104,19 +104,19 @@ impl SharedServer {
             .prefix(&format!("fencelock-{}-", kind.package()))
             .permissions(Permissions::from_mode(0o700))
             .tempdir();
-        let directory = directory.map_err(|e| kind.io("making a directory for", e))?;
-        let port = Port::lease().map_err(|e| kind.io("finding a port for", e))?;
+        let directory = directory.map_err(failed(kind.server(), "making a directory for"))?;
+        let port = Port::lease().map_err(failed(kind.server(), "finding a port for"))?;
         let invocation = kind.invocation(directory.path(), port.number())?;
         let configured = kind.configure(directory.path(), port.number());
-        configured.map_err(|e| kind.io("configuring", e))?;
+        configured.map_err(failed(kind.server(), "configuring"))?;
         let (user, mut keeper) =
-            keep(directory.path(), &invocation).map_err(|e| kind.io("starting", e))?;
+            keep(directory.path(), &invocation).map_err(failed(kind.server(), "starting"))?;
         // From here on the keeper deletes it.
         let directory = directory.keep();
         kind.ready(&directory, port.number(), &mut keeper).await?;
         // Now others may join.
         std::fs::write(directory.join(OPEN), format!("{}\n", port.number()))
-            .map_err(|e| kind.io("registering", e))?;
+            .map_err(failed(kind.server(), "registering"))?;
         Ok(SharedServer { directory, port: port.number(), _user: user })
     }
 }
@@ -209,10 +209,6 @@ impl SharedKind {
             _ => Ok(None),
         };
         ready(self.server(), READY, || self.answers(directory, port), exited, log).await
-    }
-
-    fn io(self, doing: &'static str, source: io::Error) -> ServerError {
-        ServerError::Io { server: self.server(), doing, source }
     }
 
     fn missing(self, path: impl Into<String>) -> ServerError {

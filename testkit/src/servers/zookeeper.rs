@@ -20,7 +20,7 @@ use super::eventually::{PATIENCE, eventually, not_yet};
 use super::instance::{Instance, ask};
 use super::process::{Invocation, Watchdog};
 use super::version::{DEBIAN_JARS, zookeeper_jars};
-use super::{ServerError, started};
+use super::{ServerError, failed, started};
 use crate::port::Port;
 use crate::proxy::Proxy;
 
@@ -147,7 +147,7 @@ impl ZooKeeperOptions {
         let peers = peers(&servers);
         for (index, server) in servers.iter().enumerate() {
             self.configure(server.directory(), server.port(), index + 1, &peers)
-                .map_err(|e| server.instance.io("configuring", e))?;
+                .map_err(failed(SERVER, "configuring"))?;
         }
         let mut links = None;
         if self.wired {
@@ -155,11 +155,7 @@ impl ZooKeeperOptions {
             let between =
                 PeerLinks::between(&ports.map(|own| own.map(Port::number)).collect::<Vec<_>>())
                     .await
-                    .map_err(|source| ServerError::Io {
-                        server: SERVER,
-                        doing: "wiring",
-                        source,
-                    })?;
+                    .map_err(failed(SERVER, "wiring"))?;
             for (index, server) in servers.iter_mut().enumerate() {
                 server.invocation.args.splice(0..0, between.java_args(index));
             }
@@ -311,7 +307,7 @@ impl TestZooKeeper {
     pub fn delete_at_exit(&self) -> Result<(), ServerError> {
         for server in &self.servers {
             let watchdog = Watchdog::that_deletes(server.directory());
-            let watchdog = watchdog.map_err(|e| server.instance.io("watching", e))?;
+            let watchdog = watchdog.map_err(failed(SERVER, "watching"))?;
             self.watchdogs.lock().unwrap_or_else(PoisonError::into_inner).push(watchdog);
         }
         Ok(())
@@ -352,7 +348,7 @@ impl ZooKeeperServer {
         let instance = Instance::new(SERVER, "zookeeper")?;
         let invocation = options.invocation(instance.directory());
         let invocation = invocation.map_err(|jar| instance.missing(jar))?;
-        let port = || Port::lease().map_err(|e| instance.io("finding a port for", e));
+        let port = || Port::lease().map_err(failed(SERVER, "finding a port for"));
         let (quorum, election) = (port()?, port()?);
         Ok(Self { instance, invocation, quorum, election })
     }

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 
 use super::options::{blocking, data_in};
 use super::{PASSWORD, REPLICATOR, SERVER, TestPostgres};
-use crate::servers::ServerError;
 use crate::servers::eventually::{PATIENCE, eventually, not_yet};
 use crate::servers::unprivileged;
+use crate::servers::{ServerError, failed};
 
 impl TestPostgres {
     /// Makes this a standby of the server at that address, which may be a proxy's: drops its own data, copies
@@ -40,8 +40,8 @@ impl TestPostgres {
             unprivileged::write(&data.join("postgresql.auto.conf"), "")?;
             unprivileged::write(&data.join("standby.signal"), "")
         });
-        copied.await.map_err(|e| self.running.instance.io("copying the primary's data to", e))?;
-        self.configure(Some(primary)).map_err(|e| self.running.instance.io("configuring", e))?;
+        copied.await.map_err(failed(SERVER, "copying the primary's data to"))?;
+        self.configure(Some(primary)).map_err(failed(SERVER, "configuring"))?;
         self.launch().await?;
         self.replicates().await
     }
@@ -67,7 +67,7 @@ impl TestPostgres {
     /// When that does not happen.
     pub async fn has_told(&self, standby: &TestPostgres) -> Result<(), ServerError> {
         let written = self.sql("SELECT pg_current_wal_insert_lsn()").await;
-        let written = written.map_err(|e| self.running.instance.io("asking", e))?;
+        let written = written.map_err(failed(SERVER, "asking"))?;
         let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
         eventually(SERVER, "the writes at the standby", PATIENCE, || async {
             match standby.sql(&replayed).await?.as_str() {
@@ -87,7 +87,7 @@ impl TestPostgres {
             self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'").await?;
             self.sql("SELECT pg_reload_conf()").await.map(drop)
         };
-        set().await.map_err(|e| self.running.instance.io("configuring", e))?;
+        set().await.map_err(failed(SERVER, "configuring"))?;
         eventually(SERVER, "a synchronous standby", PATIENCE, || async {
             match self.sql("SELECT string_agg(sync_state, ',') FROM pg_stat_replication").await? {
                 states if states == "sync" => Ok(()),
@@ -109,6 +109,6 @@ impl TestPostgres {
                 _ => Err(io::Error::other("it was not promoted within 60 s")),
             }
         };
-        promoted.await.map_err(|e| self.running.instance.io("promoting", e))
+        promoted.await.map_err(failed(SERVER, "promoting"))
     }
 }

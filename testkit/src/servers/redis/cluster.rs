@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::{RedisOptions, SERVER, TestRedis, hosts};
 use crate::port::Port;
-use crate::servers::ServerError;
 use crate::servers::eventually::{PATIENCE, eventually, not_yet};
+use crate::servers::{ServerError, failed};
 
 use self::slot::SLOTS;
 use self::view::View;
@@ -34,7 +34,7 @@ impl RedisOptions {
             cluster.nodes.push(node.clone().start().await?);
         }
         let started = async {
-            cluster.join().await.map_err(|e| failed("joining", e))?;
+            cluster.join().await.map_err(failed(SERVER, "joining"))?;
             cluster.replicate().await?;
             cluster.settled().await
         }
@@ -55,7 +55,7 @@ impl RedisOptions {
         let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
         let all = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
         let added = node.command(&all.collect::<Vec<_>>()).await;
-        added.map_err(|e| failed("giving the slots to", e))?;
+        added.map_err(failed(SERVER, "giving the slots to"))?;
         eventually(SERVER, "a cluster of one node", PATIENCE, || serves(&node)).await?;
         Ok(node)
     }
@@ -112,7 +112,7 @@ impl TestCluster {
     pub async fn never_fail_over(&self) -> Result<(), ServerError> {
         for node in &self.nodes {
             let hour = ["CONFIG", "SET", "cluster-node-timeout", "3600000"];
-            node.command(&hour).await.map_err(|e| failed("configuring", e))?;
+            node.command(&hour).await.map_err(failed(SERVER, "configuring"))?;
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl TestCluster {
             let newest = claims.max_by_key(|member| member.epoch);
             self.at(newest.ok_or_else(|| not_yet("no node serves the slot"))?.port)
         };
-        owner.await.map_err(|e| failed("asking for a master of", e))
+        owner.await.map_err(failed(SERVER, "asking for a master of"))
     }
 
     /// The replica of the slot's master, unless it is down or frozen.
@@ -149,7 +149,7 @@ impl TestCluster {
             let pair = pairs.into_iter().find(|(leader, _)| leader.port() == master.port());
             Ok(pair.ok_or_else(|| not_yet("the slot's master has none"))?.1)
         };
-        replica.await.map_err(|e| failed("asking for a replica of", e))
+        replica.await.map_err(failed(SERVER, "asking for a replica of"))
     }
 
     /// Has the replica of the slot's master take over, with the master alive, and waits as
@@ -205,7 +205,7 @@ impl TestCluster {
     /// # Errors
     /// When that does not happen.
     pub async fn replicas_caught_up(&self) -> Result<(), ServerError> {
-        let pairs = self.pairs().await.map_err(|e| failed("asking for the replicas of", e))?;
+        let pairs = self.pairs().await.map_err(failed(SERVER, "asking for the replicas of"))?;
         for (master, replica) in pairs {
             master.has_told(&[replica]).await?;
         }
@@ -365,8 +365,4 @@ async fn serves(node: &TestRedis) -> io::Result<()> {
         return Ok(());
     }
     Err(not_yet(format!("{} does not serve", node.addr())))
-}
-
-fn failed(doing: &'static str, source: io::Error) -> ServerError {
-    ServerError::Io { server: SERVER, doing, source }
 }

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::servers::ServerError;
 use crate::servers::certificates::{self, Clients, Tls};
 use crate::servers::process::Invocation;
 use crate::servers::version::{redis_major, redis_program};
+use crate::servers::{ServerError, failed};
 
 pub(super) const SERVER: &str = "redis-server";
 
@@ -161,11 +161,7 @@ impl RedisOptions {
     /// authority that all of the topology share.
     pub(super) fn replicating(mut self) -> Result<Self, ServerError> {
         let shared = self.tls.map(Tls::shared).transpose();
-        self.tls = shared.map_err(|source| ServerError::Io {
-            server: SERVER,
-            doing: "making certificates for",
-            source,
-        })?;
+        self.tls = shared.map_err(failed(SERVER, "making certificates for"))?;
         let mut ours: Vec<OsString> =
             ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
                 .map(Into::into)

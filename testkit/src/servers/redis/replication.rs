@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 
 use super::{SERVER, TestRedis};
-use crate::servers::ServerError;
 use crate::servers::eventually::{PATIENCE, eventually, not_yet};
+use crate::servers::{ServerError, failed};
 
 impl TestRedis {
     /// Succeeds if this is a replica of the server at the port and has taken over its data.
@@ -26,7 +26,7 @@ impl TestRedis {
     pub async fn follow(&self, master: SocketAddr) -> Result<(), ServerError> {
         let (host, port) = (master.ip().to_string(), master.port());
         let asked = self.command(&["REPLICAOF", &host, &port.to_string()]).await;
-        asked.map_err(|e| self.refused("making a replica of", e))?;
+        asked.map_err(failed(SERVER, "making a replica of"))?;
         eventually(SERVER, "a replica's first copy", PATIENCE, || self.follows(port)).await
     }
 
@@ -35,8 +35,7 @@ impl TestRedis {
     /// # Errors
     /// When that does not happen.
     pub async fn has_told(&self, replicas: &[&TestRedis]) -> Result<(), ServerError> {
-        let written = self.offset("master_repl_offset").await;
-        let written = written.map_err(|e| self.refused("asking", e))?;
+        let written = self.offset("master_repl_offset").await.map_err(failed(SERVER, "asking"))?;
         eventually(SERVER, "the writes at a replica", PATIENCE, || async {
             for replica in replicas {
                 if replica.offset("slave_repl_offset").await? < written {

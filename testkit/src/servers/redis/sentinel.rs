@@ -7,8 +7,8 @@
 use std::io;
 
 use super::{RedisOptions, SERVER, TestRedis, hosts};
-use crate::servers::ServerError;
 use crate::servers::eventually::{PATIENCE, eventually, not_yet};
+use crate::servers::{ServerError, failed};
 
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
@@ -127,7 +127,7 @@ impl TestSentinel {
     pub async fn never_fail_over(&self) -> Result<(), ServerError> {
         for sentinel in &self.sentinels {
             let hour = ["SENTINEL", "SET", SERVICE, "down-after-milliseconds", "3600000"];
-            sentinel.command(&hour).await.map_err(|e| self.failed("configuring", e))?;
+            sentinel.command(&hour).await.map_err(failed(SERVER, "configuring"))?;
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl TestSentinel {
     /// When there is no such sentinel, or it does not answer.
     pub async fn master(&self) -> Result<&TestRedis, ServerError> {
         let found = async { self.master_at(self.live_sentinel()?).await };
-        found.await.map_err(|e| self.failed("asking for the master of", e))
+        found.await.map_err(failed(SERVER, "asking for the master of"))
     }
 
     /// Has the sentinels fail over to a replica, with the master alive, and waits for the new
@@ -147,7 +147,7 @@ impl TestSentinel {
     /// # Errors
     /// When no sentinel is alive, or none of the replicas is fit to take over.
     pub async fn failover(&self) -> Result<&TestRedis, ServerError> {
-        let failed = |e| self.failed("failing over", e);
+        let failed = failed(SERVER, "failing over");
         let before = self.master().await?;
         let sentinel = self.live_sentinel().map_err(failed)?;
         eventually(SERVER, "a failover", PATIENCE, || async {
@@ -251,10 +251,6 @@ impl TestSentinel {
             replica.follows(master).await?;
         }
         Ok(())
-    }
-
-    fn failed(&self, doing: &'static str, source: io::Error) -> ServerError {
-        ServerError::Io { server: SERVER, doing, source }
     }
 }
 

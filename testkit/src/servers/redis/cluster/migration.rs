@@ -3,8 +3,8 @@
 use std::io;
 
 use super::TestCluster;
-use crate::servers::ServerError;
-use crate::servers::redis::TestRedis;
+use crate::servers::redis::{SERVER, TestRedis};
+use crate::servers::{ServerError, failed};
 
 /// A slot on the move: its old master answers for the keys that it still has, and sends clients
 /// to the new one for others (ASK). Dropping it leaves the slot as it is.
@@ -55,7 +55,7 @@ impl<'a> SlotMigration<'a> {
             set_slot(from, slot, "MIGRATING", &to_id).await?;
             Ok(to_id)
         };
-        let to_id = begun.await.map_err(failed)?;
+        let to_id = begun.await.map_err(failed(SERVER, "moving a slot of"))?;
         Ok(Self { cluster, slot, from, to, to_id })
     }
 
@@ -82,7 +82,7 @@ impl<'a> SlotMigration<'a> {
     /// # Errors
     /// When a server refuses.
     pub async fn move_key(&self, key: &str) -> Result<(), ServerError> {
-        self.migrate(&[key]).await.map_err(failed)
+        self.migrate(&[key]).await.map_err(failed(SERVER, "moving a slot of"))
     }
 
     /// Moves all keys that are left: from now on requests for them get ASK.
@@ -100,7 +100,7 @@ impl<'a> SlotMigration<'a> {
                 self.migrate(&keys.lines().collect::<Vec<_>>()).await?;
             }
         };
-        moved.await.map_err(failed)
+        moved.await.map_err(failed(SERVER, "moving a slot of"))
     }
 
     /// Moves what is left, makes the new master the owner, and waits until all nodes know.
@@ -118,7 +118,7 @@ impl<'a> SlotMigration<'a> {
             }
             Ok(())
         };
-        owned.await.map_err(failed)?;
+        owned.await.map_err(failed(SERVER, "moving a slot of"))?;
         self.cluster.agreed_on(self.slot, self.to).await
     }
 
@@ -137,8 +137,4 @@ impl<'a> SlotMigration<'a> {
 async fn set_slot(node: &TestRedis, slot: u16, state: &str, id: &str) -> io::Result<()> {
     let slot = slot.to_string();
     node.command(&["CLUSTER", "SETSLOT", &slot, state, id]).await.map(|_| ())
-}
-
-fn failed(source: io::Error) -> ServerError {
-    super::failed("moving a slot of", source)
 }
