@@ -1,6 +1,5 @@
 //! A plain client of a Postgres database: what a service has besides its locks.
 
-use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use fencelock::{Error, ErrorKind, Result};
@@ -12,7 +11,7 @@ const CONNECTS_WITHIN: Duration = Duration::from_secs(3);
 
 /// Its drop closes the connection at once, also in the middle of a transaction.
 pub(crate) struct PostgresClient {
-    client: Client,
+    pub(crate) client: Client,
     _connection: AbortOnDropHandle<()>,
 }
 
@@ -32,18 +31,4 @@ pub(crate) async fn connect(url: &str) -> Result<PostgresClient> {
         let _ = connection.await;
     });
     Ok(PostgresClient { client, _connection: AbortOnDropHandle::new(connection) })
-}
-
-impl Deref for PostgresClient {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        &self.client
-    }
-}
-
-impl DerefMut for PostgresClient {
-    fn deref_mut(&mut self) -> &mut Client {
-        &mut self.client
-    }
 }

@@ -32,7 +32,7 @@ impl DatabaseRegisters for Registers {
             Some(client) => client,
             none => none.insert(connect(&self.url).await?),
         };
-        add_one(client, addition).await
+        add_one(&mut client.client, addition).await
     }
 }
 

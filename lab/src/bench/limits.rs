@@ -51,7 +51,7 @@ pub(crate) struct Limits {
 }
 
 struct Connection {
-    client: PostgresClient,
+    postgres: PostgresClient,
     statements: [Statement; 2],
 }
 
@@ -67,7 +67,7 @@ impl Limits {
         let several = if limit == Limit::RoundTrips { 1 } else { clients };
         let mut connections = Vec::new();
         for number in 0..several {
-            let client = connect(url).await?;
+            let postgres = connect(url).await?;
             if number == 0 && limit == Limit::ForUpdate {
                 let table = format!(
                     "DROP TABLE IF EXISTS fencelock_bench_limits;
@@ -75,12 +75,12 @@ impl Limits {
                      INSERT INTO fencelock_bench_limits SELECT generate_series(0, {clients});
                      ANALYZE fencelock_bench_limits"
                 );
-                client.batch_execute(&table).await.map_err(failed)?;
+                postgres.client.batch_execute(&table).await.map_err(failed)?;
             }
             let [acquire, release] = limit.statements();
-            let acquire = client.prepare(acquire).await.map_err(failed)?;
-            let release = client.prepare(release).await.map_err(failed)?;
-            connections.push(Arc::new(Connection { client, statements: [acquire, release] }));
+            let acquire = postgres.client.prepare(acquire).await.map_err(failed)?;
+            let release = postgres.client.prepare(release).await.map_err(failed)?;
+            connections.push(Arc::new(Connection { postgres, statements: [acquire, release] }));
         }
         Ok(Limits { limit, connections })
     }
@@ -95,7 +95,7 @@ impl Limits {
         match (self.limit, self.connections.first()) {
             (Limit::ForUpdate, Some(first)) => {
                 let drop = "DROP TABLE fencelock_bench_limits";
-                first.client.batch_execute(drop).await.map_err(failed)
+                first.postgres.client.batch_execute(drop).await.map_err(failed)
             }
             _ => Ok(()),
         }
@@ -109,7 +109,8 @@ impl LimitClient {
         if self.limit != Limit::ForUpdate {
             return acquired.await;
         }
-        let begun = async { self.connection.client.batch_execute("BEGIN").await.map_err(failed) };
+        let begun =
+            async { self.connection.postgres.client.batch_execute("BEGIN").await.map_err(failed) };
         // Both are sent before the first is answered.
         tokio::try_join!(begun, acquired).map(drop)
     }
@@ -120,11 +121,11 @@ impl LimitClient {
     }
 
     async fn execute(&self, which: usize) -> Result<()> {
-        let Connection { client, statements } = &*self.connection;
+        let Connection { postgres, statements } = &*self.connection;
         let number: [&(dyn ToSql + Sync); 1] = [&self.number];
         let statement = &statements[which];
         let arguments = &number[..statement.params().len()];
-        client.query(statement, arguments).await.map(drop).map_err(failed)
+        postgres.client.query(statement, arguments).await.map(drop).map_err(failed)
     }
 }
 
