@@ -352,8 +352,7 @@ async fn names(context: Arc<Context>) {
 }
 
 async fn stale(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let earlier = context.acquire(&one, &name).await;
     let (cell, their) = (one.cell("page"), two.cell("page"));
     cell.write(&earlier, *b"one").await.expect("written");

@@ -356,8 +356,7 @@ async fn clock_jumps(context: Arc<Context>) {
 /// `CLOCK_BOOTTIME` is of one machine. To one of these two, each lease that the other wrote with its own has ended
 /// long ago; to the other, such a lease never ends.
 async fn boot_times(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let mut peer = context.peer_booted_earlier(Duration::from_secs(1_000_000)).await;
     let guard = context.acquire(&locks, &name).await;
     let tried = tries(&context, &peer, &name).await;

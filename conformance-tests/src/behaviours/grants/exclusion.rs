@@ -49,8 +49,7 @@ async fn busy(context: Arc<Context>) {
 /// Each client reads the end of a lease that another one wrote. A clock that begins at zero in each
 /// client would make the leases of the one that connected last look ended.
 async fn later(context: Arc<Context>) {
-    let name = context.name("lock");
-    let earlier = context.client().await;
+    let (name, earlier) = context.lock_of_one().await;
     context.sleep_until(&earlier, earlier.now() + SHORT_TTL * 3 / 2).await;
     let later = context.client().await;
     for (holder, other) in [(&later, &earlier), (&earlier, &later)] {

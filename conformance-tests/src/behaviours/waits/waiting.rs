@@ -32,8 +32,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
 ];
 
 async fn woken(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     // Holder and waiter in two clients and in one: both ways of waking.
     for (holder, waiter) in [(&one, &two), (&one, &one), (&two, &one)] {
         let mut lateness = Lateness::of_wake_ups();
@@ -70,8 +69,7 @@ async fn unqueued(context: &Context, name: &str, holder: &Locks, next: &Locks) -
 /// from the first that is late to the end.
 async fn just_queuing(context: Arc<Context>) {
     const POINTS: u32 = 8;
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let (mut lateness, begun) = (Lateness::of_wake_ups(), Instant::now());
     for _ in 0..16 {
         let usual = unqueued(&context, &name, &one, &two).await;
@@ -97,8 +95,7 @@ async fn just_queuing(context: Arc<Context>) {
 }
 
 async fn limit(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let guard = context.acquire(&locks, &name).await;
     for limit in [SHORT_WAIT, SHORT_WAIT * 2] {
         let started = Instant::now();
@@ -112,8 +109,7 @@ async fn limit(context: Arc<Context>) {
 }
 
 async fn zero(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let guard = context.acquire(&one, &name).await;
     let lock = two.lock(&name).wait_at_most(Duration::ZERO);
     let error = context.soon("it answers at once", lock.acquire()).await.expect_err("held");
@@ -126,8 +122,7 @@ async fn zero(context: Arc<Context>) {
 }
 
 async fn tiny(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let guard = context.acquire(&locks, &name).await;
     let lock = locks.lock(&name).wait_at_most(Duration::from_nanos(1));
     let error = context.soon("the wait ends", lock.acquire()).await.expect_err("it is held");
@@ -139,8 +134,7 @@ async fn tiny(context: Arc<Context>) {
 
 /// Sums of durations overflowed in other libraries (curator #1248).
 async fn huge(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     for limit in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 40)] {
         let guard = context.acquire(&locks, &name).await;
         let lock = locks.lock(&name).wait_at_most(limit);
@@ -154,8 +148,7 @@ async fn huge(context: Arc<Context>) {
 }
 
 async fn patient_try(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let guard = context.acquire(&locks, &name).await;
     let lock = locks.lock(&name).wait_at_most(SHORT_WAIT);
     let tried = context.soon("the wait ends", lock.try_acquire()).await.expect("no error");
@@ -169,8 +162,7 @@ async fn patient_try(context: Arc<Context>) {
 }
 
 async fn try_leaves(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let guard = context.acquire(&one, &name).await;
     for _ in 0..5 {
         work::assert_busy(&context, &two, &name).await;
@@ -207,8 +199,7 @@ async fn in_order(context: Arc<Context>) {
 
 /// `flock` gives half of the grants to the last releaser.
 async fn barging(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     for _ in 0..20 {
         let guard = context.acquire(&one, &name).await;
         let waiting = work::spawn_waiter(&two, &name, How::Exclusive);
@@ -226,8 +217,7 @@ async fn barging(context: Arc<Context>) {
 
 /// In redisson one subscriber's timeout failed the others' (PR #6047).
 async fn undisturbed(context: Arc<Context>) {
-    let name = context.name("lock");
-    let locks = context.client().await;
+    let (name, locks) = context.lock_of_one().await;
     let guard = context.acquire(&locks, &name).await;
     let before = work::spawn_waiter(&locks, &name, How::Exclusive);
     context.until_queued(&locks, &name, 1).await;
@@ -247,8 +237,7 @@ async fn undisturbed(context: Arc<Context>) {
 }
 
 async fn timed_out(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let guard = context.acquire(&one, &name).await;
     for how in work::single_modes(&context) {
         let lock = how.lock(&two, &name).wait_at_most(SHORT_WAIT);
@@ -267,8 +256,7 @@ async fn timed_out(context: Arc<Context>) {
 /// a store that cannot notify, and looks every 100 ms. Of a server for which there is little processor time each may
 /// take 200 ms.
 async fn stress(context: Arc<Context>) {
-    let name = context.name("lock");
-    let (one, two) = (context.client().await, context.client().await);
+    let (name, one, two) = context.lock_of_two().await;
     let clients = (0..10).map(|index| if index % 2 == 0 { one.clone() } else { two.clone() });
     let started = Instant::now();
     let events = work::contend(&context, clients.collect(), &name, 30, |_| How::Exclusive).await;

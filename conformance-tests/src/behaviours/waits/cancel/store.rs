@@ -86,8 +86,7 @@ pub(super) async fn close(context: Arc<Context>) {
 /// No connection and no task is left: each behaviour has a runtime of its own, whose tasks can be
 /// counted. A completed client is usable, whatever was dropped before.
 pub(super) async fn connect(context: Arc<Context>) {
-    let name = context.name("lock");
-    let two = context.client().await;
+    let (name, two) = context.lock_of_one().await;
     assert_clean(&context, &two, &name).await;
     let running = || (context.store().connections(), Handle::current().metrics().num_alive_tasks());
     let (connections, tasks) = running();
