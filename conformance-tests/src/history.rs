@@ -49,8 +49,6 @@ pub enum What {
         /// In this mode.
         how: How,
     },
-    /// The store was seen to have it in its queue.
-    Queued,
     /// Acquire returned a guard.
     Granted {
         /// With this fencing token.

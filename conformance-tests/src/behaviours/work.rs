@@ -53,13 +53,9 @@ pub(super) async fn client_that_renews_soon(context: &Context) -> Locks {
     context.client_with(|params| params.ttl = Duration::from_secs(3)).await
 }
 
-/// The rules for a store whose waiters are woken, by its profile.
+/// The rules for a store whose waiters are woken.
 pub(super) fn rules(context: &Context) -> Rules {
-    Rules {
-        arrival_order: context.profile().order == fencelock_core::Order::Arrival,
-        granted_within: Some(context.patience()),
-        ..Rules::default()
-    }
+    Rules { granted_within: Some(context.patience()), ..Rules::default() }
 }
 
 /// Checks the history of [`contend`].

@@ -23,11 +23,9 @@ pub use violation::{Finding, Violation};
 /// What to check, in addition to exclusion, tokens and cells.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// A claim that was seen queued is granted before later claims.
-    pub arrival_order: bool,
     /// A free lock with waiters is granted within this.
     pub granted_within: Option<Duration>,
-    /// As `arrival_order`, for claims that asked this much later, even if none was seen queued.
+    /// A claim is granted before those that asked this much later.
     pub asked_later: Option<Duration>,
     /// Two may hold together, after the store lost its data: then only a grant that was reported
     /// before another was requested has the smaller token for sure.
@@ -51,13 +49,8 @@ pub fn check(mut events: Vec<Event>, rules: Rules) -> Vec<Finding> {
         if let Some(bound) = rules.granted_within {
             violations.extend(stuck(&spans, bound));
         }
-        if rules.arrival_order {
-            violations.extend(out_of_order(&spans, |early| early.queued));
-        }
         if let Some(later) = rules.asked_later {
-            let later = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
-            let arrived = |early: &Span| Some(early.invoked.saturating_add(later));
-            violations.extend(out_of_order(&spans, arrived));
+            violations.extend(out_of_order(&spans, later));
         }
         let named = |violation| Finding { name: lock.to_owned(), violation };
         findings.extend(violations.into_iter().map(named));
@@ -92,7 +85,6 @@ fn by_lock(events: &[Event]) -> BTreeMap<&str, Vec<&Event>> {
 struct Span {
     mode: Mode,
     invoked: u64,
-    queued: Option<u64>,
     /// When acquire returned, with or without a guard.
     answered: Option<u64>,
     grant: Option<Grant>,
@@ -133,7 +125,7 @@ fn spans(events: &[&Event]) -> Vec<Span> {
         if let What::Invoked { how } = event.what {
             let mode = how.mode().unwrap_or(Mode::Exclusive);
             let invoked = event.at;
-            let span = Span { mode, invoked, queued: None, answered: None, grant: None };
+            let span = Span { mode, invoked, answered: None, grant: None };
             spans.insert(key, span);
             order.push(key);
             continue;
@@ -141,7 +133,6 @@ fn spans(events: &[&Event]) -> Vec<Span> {
         let Some(span) = spans.get_mut(&key) else { continue };
         let grant = span.grant.as_mut();
         match (event.what, grant) {
-            (What::Queued, _) => span.queued = Some(event.at),
             (What::Granted { token, valid_until }, _) => {
                 let (from, until) = (event.at, valid_until);
                 span.answered = Some(from);
@@ -294,8 +285,9 @@ fn stuck(spans: &[Span], bound: Duration) -> Vec<Violation> {
     violations
 }
 
-/// A claim that asks after another has arrived, by `arrived`, is granted after it.
-fn out_of_order(spans: &[Span], arrived: impl Fn(&Span) -> Option<u64>) -> Vec<Violation> {
+/// A claim that asks so much later than another is granted after it.
+fn out_of_order(spans: &[Span], later: Duration) -> Vec<Violation> {
+    let later = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
     let mut granted: Vec<(&Span, Grant)> =
         spans.iter().filter_map(|span| Some((span, span.in_order()?))).collect();
     granted.sort_by_key(|(_, grant)| grant.surely());
@@ -303,11 +295,10 @@ fn out_of_order(spans: &[Span], arrived: impl Fn(&Span) -> Option<u64>) -> Vec<V
     // Of the claims granted so far, the one that asked last.
     let mut last: Option<(u64, u64)> = None;
     for (span, grant) in granted {
-        if let (Some((asked, first)), Some(arrived)) = (last, arrived(span))
-            && asked > arrived
+        if let Some((asked, first)) = last
+            && asked > span.invoked.saturating_add(later)
         {
-            let tokens = (grant.token, first);
-            violations.push(Violation::OutOfOrder { tokens });
+            violations.push(Violation::OutOfOrder { tokens: (grant.token, first) });
         }
         last = last.max(Some((span.invoked, grant.token)));
     }

@@ -348,8 +348,7 @@ impl Context {
     /// # Panics
     /// When it violates the rules.
     pub fn assert_history(&self, events: Vec<Event>, rules: Rules) {
-        // A paused waiter may also lose its place in a queue.
-        let at_any_pace = Rules { granted_within: None, arrival_order: false, ..rules };
+        let at_any_pace = Rules { granted_within: None, ..rules };
         if !check(events.clone(), at_any_pace).is_empty() {
             self.failed_finally.store(true, Ordering::Relaxed);
         }

@@ -32,12 +32,6 @@ fn granted(invoked: u64, at: u64, token: u64, valid_until: u64) -> Vec<Event> {
     ]
 }
 
-/// The same, queued at 2.
-fn queued(mut granted: Vec<Event>) -> Vec<Event> {
-    granted.insert(1, event(2, 1, 1, What::Queued));
-    granted
-}
-
 const X: How = How::Exclusive;
 
 fn permits(n: u32, limit: u32) -> How {
@@ -55,7 +49,7 @@ fn judge(histories: &[Vec<Event>]) -> Vec<Violation> {
 #[test]
 fn a_good_history_is_clean() {
     let rules = Rules {
-        arrival_order: true,
+        asked_later: Some(Duration::ZERO),
         granted_within: Some(Duration::from_nanos(10)),
         ..Rules::default()
     };
@@ -152,8 +146,8 @@ fn tokens_that_do_not_rise_are_found() {
 /// hold, and others have held the lock by then.
 #[test]
 fn a_hold_that_ended_before_it_was_reported_counts_from_its_end() {
-    let rules = Rules { arrival_order: true, ..Rules::default() };
-    let reported_late = |token, ended| queued(granted(1, 30, token, ended));
+    let rules = Rules { asked_later: Some(Duration::from_nanos(1)), ..Rules::default() };
+    let reported_late = |token, ended| granted(1, 30, token, ended);
     let others = held(2, X, 7, 10, 20);
     assert_eq!(check([reported_late(5, 9), others.clone()].concat(), rules), []);
     let found = check([reported_late(5, 21), others.clone()].concat(), Rules::default());
@@ -190,15 +184,6 @@ fn a_free_lock_that_is_never_granted_is_found() {
     assert!(matches!(found[..], [Violation::Stuck { nanos: 101, .. }]), "{found:?}");
     let killed = [held(1, X, 1, 10, 50), vec![event(15, 2, 2, What::Invoked { how: X })]].concat();
     assert_eq!(check(killed, rules), [], "a claim without an answer may be dead");
-}
-
-#[test]
-fn overtaking_is_found() {
-    let rules = Rules { arrival_order: true, ..Rules::default() };
-    let early = |at| queued(granted(1, at, 9, at + 1));
-    assert_eq!(check([early(5), held(2, X, 10, 7, 8)].concat(), rules), []);
-    let found = check([early(20), held(2, X, 3, 7, 8)].concat(), rules);
-    assert!(matches!(found[..], [Violation::OutOfOrder { tokens: (9, 3), .. }]), "{found:?}");
 }
 
 #[test]
