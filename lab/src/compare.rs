@@ -91,9 +91,6 @@ enum Workload {
 /// The parts of users' stores that this run used; cleared when its clients have ended.
 type Used = RefCell<Vec<Arc<ScratchStore>>>;
 
-/// Why a store was measured no further, with `--quick`.
-const OUT_OF_TIME: &str = "half of the two minutes of --quick was over, on a machine this busy";
-
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.05..=3_600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -253,23 +250,14 @@ impl Options {
         match self.workload {
             Workload::Locks => {
                 let speed = speed::measure(&*deployment, &board, plan);
-                match plan.in_half_the_time(began, speed).await {
-                    Some(Ok(())) => {}
-                    Some(Err(error)) => board.failed("speed", error),
-                    None => board.failed("speed", OUT_OF_TIME),
-                }
-                match plan.in_half_the_time(began, cost::of_memory(&*deployment, &board)).await {
-                    Some(Ok(())) => {}
-                    Some(Err(error)) => board.failed("memory of a lock", error),
-                    None => board.failed("memory of a lock", OUT_OF_TIME),
-                }
+                board.ended("speed", plan.in_half_the_time(began, speed).await);
+                let memory = cost::of_memory(&*deployment, &board);
+                board.ended("memory of a lock", plan.in_half_the_time(began, memory).await);
                 let sum = all.borrow().stores[index].speed_summary();
                 board.concluded(Duration::from_secs(3), &sum);
             }
             Workload::FlashSale => {
-                if let Err(error) = sale::hold(&*deployment, &board).await {
-                    board.failed("flash sale", error);
-                }
+                board.ended("flash sale", Some(sale::hold(&*deployment, &board).await));
             }
         }
         Ok(index)
@@ -325,12 +313,8 @@ async fn broken_and_healed(
         board.store(|store| store.promises.overlaps_after = Some(overlaps_after));
     }
     let part = plan.faults_take() / 6;
-    if let Err(error) = cost::on_the_lines(&*deployment, board).await {
-        board.failed("cost of a lock", error);
-    }
-    if let Err(error) = cost::of_holding(&*deployment, board, plan).await {
-        board.failed("cost of a held lock", error);
-    }
+    board.ended("cost of a lock", Some(cost::on_the_lines(&*deployment, board).await));
+    board.ended("cost of a held lock", Some(cost::of_holding(&*deployment, board, plan).await));
     let holder = deployment.shares_between_processes().then_some(Failing::Holder);
     let servers = plan.failures(&*deployment).into_iter().map(Failing::Servers);
     for failing in holder.into_iter().chain(servers) {

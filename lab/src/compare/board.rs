@@ -7,6 +7,9 @@ use std::time::Duration;
 use super::data::{Comparison, Failure, Store};
 use super::progress::Progress;
 
+/// Why a store was measured no further, with `--quick`.
+const OUT_OF_TIME: &str = "half of the two minutes of --quick was over, on a machine this busy";
+
 /// The results of one store.
 pub(super) struct Board<'a> {
     all: &'a RefCell<Comparison>,
@@ -48,5 +51,14 @@ impl<'a> Board<'a> {
         let why = why.to_string();
         self.progress.print(&format!("{}: {stage} failed: {why}", self.name));
         self.store(|store| store.failures.push(Failure { stage: stage.to_owned(), why }));
+    }
+
+    /// A stage that ended, in time if it has a result.
+    pub(super) fn ended(&self, stage: &str, ended: Option<fencelock::Result<()>>) {
+        match ended {
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.failed(stage, error),
+            None => self.failed(stage, OUT_OF_TIME),
+        }
     }
 }
