@@ -18,6 +18,7 @@ use crate::harness::Harness;
 use crate::harness::scratch::Connect;
 use crate::harness::url::UrlHarness;
 use crate::processes::database::OpenRegisters;
+use crate::processes::trouble;
 
 /// Set for a program that is to be a peer.
 pub(crate) const ASKED: &str = "FENCELOCK_CONFORMANCE_PEER";
@@ -41,7 +42,7 @@ pub fn serve_if_asked(harnesses: &[Arc<dyn Harness>], registers: Option<OpenRegi
     let served =
         match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
             Ok(runtime) => runtime.block_on(serve(harness, registers)),
-            Err(error) => Err(failed(&error)),
+            Err(error) => Err(trouble(&error)),
         };
     match served {
         // As abrupt as a crash: what is held is for the store to free.
@@ -51,10 +52,6 @@ pub fn serve_if_asked(harnesses: &[Arc<dyn Harness>], registers: Option<OpenRegi
             std::process::exit(1);
         }
     }
-}
-
-fn failed(error: &impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::InvalidArgument, error.to_string())
 }
 
 async fn serve(harness: &Arc<dyn Harness>, registers: Option<OpenRegisters>) -> Result<()> {
@@ -84,10 +81,10 @@ async fn serve(harness: &Arc<dyn Harness>, registers: Option<OpenRegisters>) -> 
 async fn next<T: serde::de::DeserializeOwned>(
     lines: &mut Lines<BufReader<Stdin>>,
 ) -> Result<Option<T>> {
-    let Some(line) = lines.next_line().await.map_err(|error| failed(&error))? else {
+    let Some(line) = lines.next_line().await.map_err(|error| trouble(&error))? else {
         return Ok(None);
     };
-    serde_json::from_str(&line).map(Some).map_err(|error| failed(&error))
+    serde_json::from_str(&line).map(Some).map_err(|error| trouble(&error))
 }
 
 fn say(reply: &Reply) {

@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 
 use crate::processes::database::OpenRegisters;
 use crate::processes::register::process::Registers;
+use crate::processes::trouble;
 use crate::processes::workload::{Errors, NEVER_TWICE, ONCE, Shift, Workload};
-use tools::{Calm, Tools, trouble};
+use tools::{Calm, Tools};
 use transactions::Transactions;
 
 /// Works until `calm` changes, and finishes what was begun.

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use fencelock_core::{Error, ErrorKind, Lock, Result};
+use fencelock_core::{Lock, Result};
 
 use crate::history::Worker;
 use crate::how::How;
+use crate::processes::trouble;
 
 /// Acquires and releases `rounds` times and counts in between.
 pub(crate) async fn work(
@@ -16,20 +17,16 @@ pub(crate) async fn work(
     counter: &Path,
     history: &Path,
 ) -> Result<()> {
-    let mut worker = Worker::to_file(history).map_err(|error| on_disk(&error))?;
+    let mut worker = Worker::to_file(history).map_err(|error| trouble(&error))?;
     for _ in 0..rounds {
         let (guard, claim) = worker.acquire_lock(lock, name, how).await?;
         if how == How::Exclusive {
-            count(counter).map_err(|error| on_disk(&error))?;
+            count(counter).map_err(|error| trouble(&error))?;
         }
         tokio::task::yield_now().await;
         worker.release(guard, &claim).await?;
     }
     Ok(())
-}
-
-fn on_disk(error: &std::io::Error) -> Error {
-    Error::new(ErrorKind::InvalidArgument, error.to_string())
 }
 
 /// Read, add, write: another one in between loses an update.

@@ -3,18 +3,15 @@
 use std::io;
 use std::time::Duration;
 
-use fencelock_core::{Error, ErrorKind, Guard, Locks, Result};
+use fencelock_core::{Error, Guard, Locks, Result};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::history::{ClaimId, Worker};
+use crate::processes::trouble;
 use crate::processes::workload::{Errors, Shift, Workload};
-
-pub(super) fn trouble(error: &impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::InvalidArgument, error.to_string())
-}
 
 /// The end of a round's work.
 #[derive(Clone)]
