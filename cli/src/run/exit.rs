@@ -8,6 +8,7 @@ use std::io;
 
 use fencelock::{Error, ErrorKind};
 use fencelock_cli::{EX_CONFIG, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, LOST, chain};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::process::ipc::End;
@@ -138,7 +139,13 @@ impl Outcome {
             | Outcome::Refused(message)
             | Outcome::Unreachable(message) => Some(message.clone()),
             Outcome::CannotExecute(command, cause) => {
-                Some(format!("cannot execute {command:?}: {cause}"))
+                let hint = match cause.raw_os_error() {
+                    Some(code) if code == Errno::NOEXEC.raw_os_error() => {
+                        "; a script needs a first line such as #!/bin/sh"
+                    }
+                    _ => "",
+                };
+                Some(format!("cannot execute {command:?}: {cause}{hint}"))
             }
             Outcome::System(doing, cause) => Some(format!("{doing}: {cause}")),
             Outcome::Unwatched => {

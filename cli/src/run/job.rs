@@ -321,8 +321,13 @@ async fn release(plan: &Plan, grant: Grant, signals: &mut Signals, outcome: Outc
         Ok(Ok(Err(error))) => chain(&error),
         Ok(Err(_)) => {
             let (name, store) = (&plan.name, &plan.store.redacted_url);
-            let what = if marks { "mark the tick as done and release" } else { "release" };
-            format!("{what} {name:?} on {store}: not confirmed before the lock ended by itself")
+            let (what, again) = match marks {
+                true => ("mark the tick as done and release", "; it may be run again"),
+                false => ("release", ""),
+            };
+            format!(
+                "{what} {name:?} on {store}: not confirmed before the lock ended by itself{again}"
+            )
         }
     };
     if marks {

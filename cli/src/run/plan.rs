@@ -177,9 +177,10 @@ impl Plan {
     /// is promised for.
     pub(super) fn margins(&self, profile: &Profile) -> Result<Margins, Outcome> {
         let (lease, to_raise) = match profile.liveness {
-            Liveness::Session(timeout) => {
-                (valid_between_heartbeats(timeout), "session= in the URL")
-            }
+            Liveness::Session(timeout) => (
+                valid_between_heartbeats(timeout),
+                "session= in the URL (maxSessionTimeout of the server limits it)",
+            ),
             Liveness::Lease | Liveness::Process => (self.ttl.get(), "--ttl"),
         };
         let promise = self.own.hold_at_most.map_or(lease, |limit| limit.min(lease));

@@ -34,7 +34,7 @@ pub(crate) struct Common {
     /// zk:// [default: ttl= in the URL, then ttl of a configuration file, then 30s]
     #[arg(long, value_name = "DUR", value_parser = ttl)]
     pub(crate) ttl: Option<Ttl>,
-    /// Time between SIGTERM and the lock's end; at most half the TTL, or 0.27 of the session on zk://
+    /// Time between SIGTERM and the lock's end; 0.5 s at least, at most half the TTL, or 0.27 of the session on zk://
     /// [default: a third of the time that the lock lasts without renewal, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
