@@ -150,7 +150,7 @@ async fn a_pool_that_is_exhausted_is_reported_and_waited_for() {
     let others = in_transactions(&pooler, 2).await;
     assert_kind(&acquire_error(&locks, "lock", ms(1500)).await, ErrorKind::Unreachable);
     // pgbouncer lets clients in before it has a session for them.
-    let error = connect_error(&format!("{}?connect_timeout=3s", pooler.url())).await;
+    let error = connect_error(&format!("{}?connect_timeout=900ms", pooler.url())).await;
     assert_says(&error, ErrorKind::Unreachable, "succeeded, but its session was not ready");
     let waiter = spawn_waiter(&locks, "lock");
     drop(others);
