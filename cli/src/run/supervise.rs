@@ -400,8 +400,7 @@ impl Supervisor<'_> {
         self.report_loss(&why, "the command gets SIGKILL");
         rounds.reached(self.child.signal_all(Signal::KILL, Reach::All));
         if rounds.is_over() {
-            // It has nothing to report any more, or is stopped.
-            self.child.kill_watchdog();
+            self.child.kill_stopped_watchdog();
         }
         self.stage = Stage::Killed { why, rounds };
     }

@@ -256,7 +256,7 @@ impl Claim {
 
     /// The priority of a check of `waiting`: an attempt's if a caller waits for the answer, at the end of a wait limit.
     pub fn check_priority<'a>(mut waiting: impl Iterator<Item = &'a Arc<Claim>>) -> Priority {
-        match waiting.any(|claim| claim.is_awaited.load(Ordering::Relaxed)) {
+        match waiting.any(|claim| claim.is_awaited.swap(false, Ordering::Relaxed)) {
             true => Priority::Attempt,
             false => Priority::Look,
         }

@@ -171,8 +171,11 @@ impl Child {
         self.report_refusals(Sent { refused: left.collect(), ..Sent::default() });
     }
 
-    pub(crate) fn kill_watchdog(&self) {
-        let _ = kill_process(self.watchdog, Signal::KILL);
+    /// Kills the watchdog if it is stopped: it would never report the end.
+    pub(crate) fn kill_stopped_watchdog(&self) {
+        if Process::read(self.watchdog).is_some_and(|it| it.is_stopped) {
+            let _ = kill_process(self.watchdog, Signal::KILL);
+        }
     }
 
     fn report_refusals(&mut self, sent: Sent) {

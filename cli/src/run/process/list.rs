@@ -19,6 +19,7 @@ pub(crate) struct Process {
     pub(crate) session: i32,
     /// Whether it still runs, and is not a zombie.
     pub(crate) lives: bool,
+    pub(crate) is_stopped: bool,
     /// When it began, in ticks since the boot: together with the number it is unique.
     began: u64,
 }
@@ -43,6 +44,7 @@ impl Process {
             group: number(2)?,
             session: number(3)?,
             // The first thread may end before the others, and is a zombie until they have ended.
+            is_stopped: matches!(*fields.first()?, "T" | "t"),
             lives: !matches!(*fields.first()?, "Z" | "X") || threads > 1,
             began: fields.get(19)?.parse().ok()?,
         })
