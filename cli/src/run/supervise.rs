@@ -270,7 +270,10 @@ impl Supervisor<'_> {
         self.note_quit(signal);
         if self.child.group().is_none() {
             self.child.start_before(Moment::from_nanos(0));
-            match self.child.signal_all(signal, Reach::All) {
+            let reached = self.child.signal_all(signal, Reach::All);
+            // Stopped ones could not even die.
+            self.child.signal_all(Signal::CONT, Reach::All);
+            match reached {
                 0 => {
                     self.not_wanted = Some(signal);
                     self.deadline.plan.note("interrupted before the command has started");
